@@ -1,0 +1,75 @@
+"""From a record to report bytes.
+
+    from hubbub import Client, Task
+    client = Client(Task.load("task.toml"))
+    payload = client.report({"page:17": 1.0})
+
+A client draws its coins from the operating system and accepts no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.device.coins import Coins, SecretCoins, SeedSource, SystemSeeds
+from hubbub.record import Entries, Record, Summary, plain_record, sample_down
+from hubbub.task import Task
+
+#: Records that are worked on at a time.
+CHUNK = 1 << 16
+
+
+class Client:
+    """Makes private reports for one task."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.summary = Summary()
+
+    def report(self, record: Record) -> bytes:
+        """One private report of a record: a map key -> value, or a collection of keys."""
+        entries, tidied = encode_record(self.task, record)
+        packed, sampled = privatize(self.task, entries, SecretCoins(), SystemSeeds())
+        self.summary += tidied + sampled
+        return packed.tobytes()
+
+
+def encode_record(task: Task, record: Record) -> tuple[Entries, Summary]:
+    """One record as a batch of one, by the rules of `hubbub.record`."""
+    plain = plain_record(record)
+    values, clipped = task.scale.encode(np.fromiter(plain.values(), dtype=np.float64, count=len(plain)))
+    ids = task.keys.ids_of(list(plain))
+    present = values != 0 if task.scale.kind == "set" else np.ones(len(ids), dtype=bool)
+    kept = int(present.sum())
+    entries = Entries(ids[present], values[present], np.array([0, kept], dtype=np.int64))
+    return entries, Summary(1, kept, clipped=int(clipped.sum()), absent=len(ids) - kept)
+
+
+def privatize(
+    task: Task,
+    entries: Entries,
+    coins: Coins,
+    seeds: SeedSource,
+    progress: Callable[[int], None] = lambda done: None,
+) -> tuple[NDArray[np.uint8], Summary]:
+    """Packed reports [n, width] of many records.
+
+    For clients and for simulations alike: whoever calls decides which coins are flipped.
+    """
+    layout = task.mechanism.layout
+    packed = np.zeros((len(entries), layout.width), dtype=np.uint8)
+    summary = Summary()
+    for start in range(0, len(entries), CHUNK):
+        part = entries.slice(start, min(start + CHUNK, len(entries)))
+        if task.mechanism.limits_entries:
+            part, sampled = sample_down(part, task.mechanism.max_entries, coins)
+            summary += sampled
+        drawn = seeds.draw(layout.fields[0].bits, len(part))
+        packed[start : start + len(part)] = layout.pack(
+            task.mechanism.randomize(task.keys, part, drawn, coins)
+        )
+        progress(len(part))
+    return packed, summary

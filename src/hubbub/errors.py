@@ -1,0 +1,13 @@
+"""The one exception type for input that hubbub refuses."""
+
+
+class Refused(ValueError):
+    """Input, file or parameter that hubbub will not work with.
+
+    The message is one sentence that says what is wrong and what to do about it.
+    The command line prints it and exits with code 1; nothing has been written.
+    """
+
+
+class BudgetSpent(Refused):
+    """A device was asked for a fresh report that its privacy budget does not allow."""

@@ -1,0 +1,197 @@
+"""The shared body of mechanisms whose report is a public seed and votes for hash buckets.
+
+A subclass says how a record becomes a report (`respond`), what a report votes for (`votes`) and what the
+votes mean (`moments`, `variance`). Hashing, wire, state and counting are the same for all of them and
+live here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import UNIT, Coins, favoured_weight
+from hubbub.device.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
+from hubbub.device.wire import Field as WireField
+from hubbub.device.wire import Layout
+from hubbub.mechanism import Mechanism
+from hubbub.record import Entries
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+#: Numbers (reports times buckets) that are worked on at a time.
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What reports say: `values[i, 0]` for the keys in `bucket[i]`, or `values[i, j]` for bucket j (bucket -1).
+
+    Signed votes are multiplied by the key's random sign under the report's seed.
+    """
+
+    signed: bool
+    bucket: Int64s
+    values: Int64s
+
+    def of(self, place: Int64s) -> Int64s:
+        """Each report's vote for a key that its hash puts into `place`."""
+        if self.values.shape[1] > 1:
+            return self.values[np.arange(len(place)), place]
+        return np.where((self.bucket == place) | (self.bucket < 0), self.values[:, 0], 0)
+
+
+class Hashed(Mechanism):
+    """A mechanism over hash buckets."""
+
+    family: Family = Field(default="walsh", description="hash family: walsh (fast decode) or prf (as published)")
+    buckets: int = Field(default=0, ge=0, le=1 << 20, description="hash buckets (0: chosen by variance)")
+    seed_bits: int = Field(default=0, ge=0, le=64, description="bits of public seed per report (0: chosen)")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Hashed:
+        if not self.seed_bits:
+            self._fill(seed_bits=self.default_seed_bits())
+        if not self.buckets:
+            self._fill(buckets=self.best_buckets())
+        if self.family == "walsh" and self.buckets & (self.buckets - 1):
+            raise ValueError(f"the walsh family needs a power of two of buckets, not {self.buckets}")
+        self.check()
+        return self
+
+    @abstractmethod
+    def best_buckets(self) -> int:
+        """The number of buckets with the lowest variance."""
+
+    def check(self) -> None:
+        """Refuse (ValueError) parameters for which the guarantee or the estimate would not hold."""
+
+    def default_seed_bits(self) -> int:
+        """Sixteen bits are plenty for linear hashing up to a few million users; the prf has more to choose."""
+        return 16 if self.family == "walsh" else 32
+
+    # Integer weights of favoured and other outcomes
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(W, V): W / V is exp(epsilon) rounded down."""
+        return favoured_weight(self.epsilon), UNIT
+
+    # On the device
+
+    @abstractmethod
+    def report_fields(self) -> tuple[WireField, ...]:
+        """Fields of a report after the seed."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((WireField("seed", 1 << self.seed_bits), *self.report_fields()))
+
+    @abstractmethod
+    def respond(
+        self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s
+    ) -> None:
+        """Fill `reports` [n, fields after the seed] for records hashed to `bucket` and `sign`."""
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
+        ids, offsets = entries.ids, entries.offsets
+        if self.sided:
+            ids, offsets = np.stack([ids, keys.other_side(ids)], axis=1).reshape(-1), 2 * offsets
+        bucket, sign = hash_entries(self.family, keys, seeds, ids, offsets, self.buckets)
+        reports = np.zeros((len(entries), len(self.report_fields())), dtype=np.int64)
+        self.respond(coins, entries, bucket, sign, reports)
+        return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
+
+    # On the server
+
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """How many kinds of votes a report casts."""
+
+    @abstractmethod
+    def votes(self, reports: Int64s) -> tuple[Votes, ...]:
+        """The votes of reports [n, fields after the seed], one per channel."""
+
+    def keeps_reports(self, keys: Keys) -> bool:
+        """Whether the state must keep reports because there is no array to add them to."""
+        return self.family == "prf" or keys.kind == "wide"
+
+    def empty(self, keys: Keys) -> State:
+        from hubbub.server.state import State
+
+        kept = self.keeps_reports(keys)
+        totals = np.zeros((0,) if kept else (self.channels, keys.cohorts, 1 << keys.bits), dtype=np.int64)
+        return State(totals, np.zeros((0, self.layout.width if kept else 0), dtype=np.uint8))
+
+    def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
+        if self.keeps_reports(keys):
+            state.reports = np.concatenate([state.reports, self.layout.pack(reports)])
+            state.squares += sum(self._squares(v) for v in self._votes_of(reports))
+        else:
+            step = max(1, _CHUNK // self.buckets)
+            for start in range(0, len(reports), step):
+                self._scatter(state, keys, reports[start : start + step])
+        state.count += len(reports)
+
+    def _votes_of(self, reports: UInt64s) -> tuple[Votes, ...]:
+        return self.votes(reports[:, 1:].astype(np.int64))
+
+    def _squares(self, votes: Votes) -> int:
+        return int((votes.values**2).sum())
+
+    def _scatter(self, state: State, keys: Keys, reports: UInt64s) -> None:
+        from hubbub.server.walsh import scatter, spectra
+
+        seeds = np.ascontiguousarray(reports[:, 0])
+        rows = seed_rows(keys, seeds, bucket_bits(self.buckets)).astype(np.int64)
+        shift = cohort_of(keys, seeds).astype(np.int64) << keys.bits
+        for channel, votes in enumerate(self._votes_of(reports)):
+            base = shift | rows[:, 0] if votes.signed else shift
+            coefficients = spectra(votes.bucket, votes.values, self.buckets)
+            scatter(state.totals[channel].reshape(-1), base, rows[:, 1:], coefficients)
+            state.squares += self._squares(votes)
+
+    def tally(self, state: State, keys: Keys, ids: UInt64s) -> Int64s:
+        """The sum of all votes for each key, per channel: exact integers [channels, keys]."""
+        result = np.zeros((self.channels, len(ids)), dtype=np.int64)
+        if self.keeps_reports(keys):
+            self._tally_reports(state, keys, ids, result)
+            return result
+        from hubbub.server.walsh import transform
+
+        signs = keys.signs(ids)
+        signed = [votes.signed for votes in self._votes_of(np.zeros((0, len(self.layout.fields)), np.uint64))]
+        for cohort in range(keys.cohorts):
+            codes = keys.codes(ids, cohort).astype(np.int64)
+            for channel in range(self.channels):
+                sums = transform(state.totals[channel, cohort])[codes]
+                result[channel] += sums * signs if signed[channel] else sums
+        return result // self.buckets
+
+    def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
+        """Hash every asked key for every report: n * keys work, as published."""
+        step = max(1, _CHUNK // 4)
+        for start in range(0, state.count, step):
+            reports = self.layout.unpack(state.reports[start : start + step])
+            seeds = np.ascontiguousarray(reports[:, 0])
+            ones = np.arange(len(seeds) + 1, dtype=np.int64)
+            votes = self._votes_of(reports)
+            for place, key in enumerate(ids):
+                same = np.full(len(seeds), key, dtype=np.uint64)
+                bucket, sign = hash_entries(self.family, keys, seeds, same, ones, self.buckets)
+                for channel, vote in enumerate(votes):
+                    cast = vote.of(bucket)
+                    result[channel, place] += int((cast * sign if vote.signed else cast).sum())
+
+

@@ -1,0 +1,118 @@
+"""One source for two speeds: kernels run interpreted, or compiled with numba when it is there.
+
+A kernel is a plain Python function over scalars, arrays and a *tape* (where its coin flips come
+from). Interpreted, the tape is a `Coins` object, and exact enumeration can hand in its own;
+compiled, the tape is a buffer of random words. Because both run the same lines, a privacy proof by
+enumeration of the interpreted kernel is a proof for the bulk path as well.
+
+Numba is an optional extra and is imported only when a large batch asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import types
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+#: Batches below this size are interpreted: starting the compiler costs more than it saves.
+BULK = 4096
+
+
+@cache
+def numba_available() -> bool:
+    """Whether batches can be compiled (extra `fast`; switched off by HUBBUB_NO_NUMBA=1)."""
+    return os.environ.get("HUBBUB_NO_NUMBA") != "1" and importlib.util.find_spec("numba") is not None
+
+
+class Kernel:
+    """A function that can be called as it is, or compiled once on demand."""
+
+    def __init__(self, function: Callable[..., Any], native: Callable[[], Any] | None = None) -> None:
+        self.function = function
+        self._native = native
+        self._compiled: Any = None
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def compiled(self) -> Any:
+        """The numba dispatcher. Kernels called by this one are compiled in its place."""
+        if self._compiled is None:
+            self._compiled = self._native() if self._native else self._compile()
+        return self._compiled
+
+    def fingerprint(self) -> str:
+        """A digest of this kernel and all it calls, so that the compile cache is never stale."""
+        digest = hashlib.sha256(_code_bytes(self._source().__code__))
+        for callee in self._callees().values():
+            digest.update(callee.fingerprint().encode())
+        return digest.hexdigest()[:12]
+
+    def _source(self) -> Callable[..., Any]:
+        return self._native or self.function
+
+    def _callees(self) -> dict[str, Kernel]:
+        source = self._source()
+        scope = source.__globals__
+        return {n: scope[n] for n in source.__code__.co_names if isinstance(scope.get(n), Kernel)}
+
+    def _compile(self) -> Any:
+        import numba
+
+        scope = dict(self.function.__globals__)
+        scope.update({name: callee.compiled() for name, callee in self._callees().items()})
+        twin = types.FunctionType(self.function.__code__, scope, self.function.__name__)
+        twin.__qualname__ = f"{self.function.__qualname__}_{self.fingerprint()}"
+        twin.__module__ = self.function.__module__
+        return numba.njit(nogil=True, cache=True)(twin)
+
+
+def _code_bytes(code: types.CodeType) -> bytes:
+    constants = (_code_bytes(c) if isinstance(c, types.CodeType) else repr(c).encode() for c in code.co_consts)
+    return b"|".join([code.co_code, repr(code.co_names).encode(), *constants])
+
+
+def kernel(function: Callable[..., Any]) -> Kernel:
+    """Mark a function as a kernel whose compiled form comes from the same source."""
+    return Kernel(function)
+
+
+def primitive(native: Callable[[], Any]) -> Callable[[Callable[..., Any]], Kernel]:
+    """Mark a function as a kernel whose compiled form `native()` builds itself."""
+    return lambda function: Kernel(function, native)
+
+
+def use_compiled(size: int) -> bool:
+    """Whether a batch of this size should run compiled."""
+    return size >= BULK and numba_available()
+
+
+def _native_parity() -> Any:
+    import numba
+    from numba.core import types as nbt
+    from numba.extending import intrinsic
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def popcount(context: Any, x: Any) -> Any:
+        def generate(_: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.ctpop(args[0])
+
+        return nbt.uint64(nbt.uint64), generate
+
+    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    def parity(x: Any) -> Any:
+        return nbt.int64(popcount(nbt.uint64(x)) & nbt.uint64(1))
+
+    return parity
+
+
+@primitive(_native_parity)
+def parity(x: int) -> int:
+    """popcount(x) mod 2, the exponent of a Walsh character."""
+    return int(x).bit_count() & 1

@@ -1,0 +1,214 @@
+"""The central abstraction: a mechanism is a pair of algorithms, one for the device, one for the server.
+
+A mechanism holds frozen parameters and no data, no keys and no randomness. To add one, write a class
+in one file of `hubbub/mechanisms/`: parameters as typed fields, a guarantee, a kernel that
+randomizes, a layout for the wire, estimates with variances. The registry, the command line, the
+planner, the conformance suite and the docs table find it by themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import Coins
+from hubbub.device.wire import Layout
+from hubbub.errors import Refused
+from hubbub.guarantee import Guarantee, Unit
+from hubbub.record import Entries
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Floats = NDArray[np.float64]
+UInt64s = NDArray[np.uint64]
+ValueKind = Literal["set", "signed"]
+Quantity = Literal["frequency", "mean", "conditional"]
+
+_registry: dict[str, type[Mechanism]] = {}
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per asked key: estimated frequency and mean of the scaled value, with their (co)variances.
+
+    `mean` is over all users, absent ones counting 0, in the scaled units of [-1, 1].
+    """
+
+    frequency: Floats | None = None
+    frequency_variance: Floats | None = None
+    mean: Floats | None = None
+    mean_variance: Floats | None = None
+    covariance: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What somebody wants to learn, before any mechanism is chosen."""
+
+    quantity: Quantity
+    epsilon: float
+    max_entries: int
+    values: ValueKind = "set"
+    unit: Unit = "record"
+    distance: float | None = None
+    delta: float = 0.0
+    users: int = 100_000
+    family: Literal["walsh", "prf"] = "walsh"
+
+
+class Mechanism(BaseModel, ABC):
+    """Base of all mechanisms; see the module docstring for what a subclass supplies."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: One word, used in task files and on the command line.
+    name: ClassVar[str]
+    #: One line for tables.
+    summary: ClassVar[str]
+
+    epsilon: float = Field(gt=0, le=16, allow_inf_nan=False, description="privacy parameter of one report")
+    max_entries: int = Field(ge=1, le=1 << 16, description="entries of a record that count")
+    values: ValueKind = Field(default="set", description="sets of keys, or signed values per key")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            known = {mechanism_code(other): other for other in _registry if other != cls.name}
+            if mechanism_code(cls.name) in known:
+                raise TypeError(
+                    f"{cls.name} has the wire code of {known[mechanism_code(cls.name)]}: rename it"
+                )
+            _registry[cls.name] = cls
+
+    def _fill(self, **values: Any) -> None:
+        """Set parameters that were left at their 'choose for me' default, during validation only."""
+        self.__dict__.update(values)
+
+    # What is promised
+
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """The proven guarantee of one report."""
+
+    @property
+    def limits_entries(self) -> bool:
+        """Whether records longer than max_entries are sampled down before randomizing."""
+        return True
+
+    @property
+    def centered(self) -> bool:
+        """Whether the middle of the value range is encoded as 0 (needs the frequency to undo)."""
+        return False
+
+    @property
+    def sided(self) -> bool:
+        """Whether a key has two codes, one for each sign of its value."""
+        return False
+
+    @property
+    @abstractmethod
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What can be estimated, the main thing first."""
+
+    # On the device
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The fields of a report; the first is the public seed."""
+
+    @abstractmethod
+    def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
+        """Reports [n, fields] for a batch of records; pure given its arguments.
+
+        One record is a batch of one: the same lines run interpreted for a few records and compiled
+        for many, so batch and single reports have the same law by construction.
+        """
+
+    # On the server
+
+    @abstractmethod
+    def empty(self, keys: Keys) -> State:
+        """The state of no reports."""
+
+    @abstractmethod
+    def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
+        """Add reports to a state, in place."""
+
+    @abstractmethod
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        """Unbiased estimates for the asked keys, with variances."""
+
+    # For planning
+
+    @abstractmethod
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        """Variance of the estimate for one key, in scaled units, averaged over the public hashes.
+
+        frequency, mean and square are the key's own: the share of users who hold it, and the mean of its
+        value and squared value over all users (square defaults to the frequency: values are +1 or -1).
+        energy is the mean sum of squared values of a record (default: max_entries, the largest there
+        is). The error bars use the same formula.
+        """
+
+    @classmethod
+    @abstractmethod
+    def candidates(cls, goal: Goal) -> Iterator[Mechanism]:
+        """Instances worth trying for a goal; none if it is out of reach."""
+
+
+def mechanism_code(name: str) -> int:
+    """The 16-bit number of a mechanism in file headers."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:2], "little")
+
+
+def mechanisms() -> dict[str, type[Mechanism]]:
+    """Every mechanism there is, by name."""
+    import hubbub.mechanisms as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(sorted(_registry.items()))
+
+
+def make_mechanism(name: str, **parameters: Any) -> Mechanism:
+    """A mechanism by name; a bad parameter is refused in one sentence."""
+    if name not in _registry:
+        known = mechanisms()
+        if name not in known:
+            raise Refused(f"There is no mechanism called {name!r}; known are {', '.join(known)}.")
+    try:
+        return _registry[name](**parameters)
+    except ValidationError as problem:
+        raise Refused(f"Mechanism {name}: {explain(problem)}") from None
+
+
+def explain(problem: ValidationError) -> str:
+    """The first complaint of a validation as a sentence."""
+    first = problem.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function"))
+    message = str(first["msg"]).removeprefix("Value error, ")
+    given = f" (given: {first['input']!r})" if where and first["type"] != "missing" else ""
+    if len(given) > 80:
+        given = ""
+    return f"{where + ': ' if where else ''}{message}{given}."

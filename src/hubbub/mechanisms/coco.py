@@ -1,0 +1,228 @@
+"""CoCo: correlated Collision for means of signed values (Wang et al., Algorithms 1 and 2).
+
+Device: hash the record's keys into t/2 bucket pairs; the two buckets of a pair are the two signs. A pair
+that some entry falls into favours the side value * s(key) of one of its entries, each as likely (the
+paper permutes the entries and lets later ones overwrite earlier ones, which is the same law). With
+s = max_entries and Omega = s (W + V) + (t - 2s) V, the favoured side has probability W / Omega, its
+opposite V / Omega, and pairs that nobody hit share the rest equally. Short records are filled up
+with dummy entries in random pairs with random signs, so that the overwriting law is always that of s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import Coins, begin_record, below, chance, random_sign, run_kernel
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee
+from hubbub.hashed import Hashed, Votes
+from hubbub.kernel import kernel
+from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanisms.collision import plausible
+from hubbub.record import GRID, Entries
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+
+@kernel
+def _respond(
+    tape: Any,
+    start: int,
+    count: int,
+    offsets: Any,
+    values: Any,
+    bucket: Any,
+    sign: Any,
+    limit: int,
+    pairs: int,
+    favoured: int,
+    other: int,
+    reports: Any,
+) -> None:
+    both = favoured + other
+    total = limit * both + (2 * pairs - 2 * limit) * other
+    place = np.zeros(limit, dtype=np.int64)
+    for i in range(start, count):
+        begin_record(tape, i)
+        first = offsets[i]
+        length = offsets[i + 1] - first
+        for j in range(limit):
+            place[j] = bucket[first + j] if j < length else below(tape, pairs)
+        hits = np.unique(place)
+        if chance(tape, len(hits) * both, total):
+            pair = hits[below(tape, len(hits))]
+            members = np.flatnonzero(place == pair)
+            winner = members[below(tape, len(members))]
+            side = 1
+            if winner >= length:
+                side = random_sign(tape, 0, 1)
+            else:
+                side = sign[first + winner] * random_sign(tape, values[first + winner], GRID)
+            if not chance(tape, favoured, both):
+                side = -side
+        else:
+            pair = below(tape, pairs - len(hits))
+            for hit in hits:
+                if pair >= hit:
+                    pair += 1
+            side = random_sign(tape, 0, 1)
+        reports[i, 0] = pair
+        reports[i, 1] = (side + 1) // 2
+
+
+class CoCo(Hashed):
+    """epsilon-LDP per record, for any hash functions and any codes.
+
+    Proof. Fix the seed, the dummies and the rounding. Every bucket's weight is W, V, or, in a pair not
+    hit, w = (Omega - m (W + V)) / (t - 2m) with m <= s pairs hit. w >= V because (s - m)(W - V) >= 0;
+    w <= W because (t - 2s)(W - V) + (s - m)(W - V) >= 0. The total Omega is the same for all records, so
+    probabilities differ by at most W / V <= exp(epsilon); mixing over dummies and rounding keeps that.
+
+    Unbiased: the rates P_t, P_o (a held key's own and opposite bucket is reported) and P_f = 1/t (absent
+    key) are the same for every record because it is always filled up to s entries.
+    """
+
+    name: ClassVar[str] = "coco"
+    summary: ClassVar[str] = "signed buckets in pairs, opposite side suppressed (Wang et al.)"
+
+    values: Literal["signed"] = Field(default="signed", description="signed values per key")
+    target: Literal["mean", "frequency", "conditional"] = Field(
+        default="mean", description="which estimate the number of buckets is chosen for"
+    )
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local")
+
+    @property
+    def centered(self) -> bool:
+        return self.target != "mean"
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        rest: tuple[Quantity, ...] = ("mean", "frequency", "conditional")
+        return (self.target, *(q for q in rest if q != self.target))
+
+    def check(self) -> None:
+        if self.buckets < self.max_entries + 1:
+            raise ValueError(
+                f"needs t >= 2s + 2, that is at least {self.max_entries + 1} bucket pairs, not {self.buckets}"
+            )
+        if self.max_entries * self.weights[0] + 2 * self.buckets * self.weights[1] >= 1 << 62:
+            raise ValueError("epsilon and max_entries are together too large for exact 64-bit weights")
+
+    def best_buckets(self) -> int:
+        """The number of pairs with the lowest variance for the target (conditional: their sum)."""
+        s = self.max_entries
+        if self.family == "prf":
+            tries = range(s + 1, int(s * (4 * self.weights[0] / self.weights[1] + 6)) + 4)
+        else:
+            tries = (1 << a for a in range(s.bit_length(), 21))  # type: ignore[assignment]
+        best, found = np.inf, 0
+        for pairs in tries:
+            trial = self.model_construct(**{**self.__dict__, "buckets": pairs})
+            mean, presence = trial.variance("mean", 1), trial.variance("frequency", 1)
+            cost = {"mean": mean, "frequency": presence, "conditional": mean + presence}[self.target]
+            if cost < best:
+                best, found = cost, pairs
+        if not found:
+            raise ValueError("epsilon and max_entries are together too large: more than 2^20 buckets needed")
+        return found
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        return (WireField("pair", self.buckets), WireField("side", 2))
+
+    def respond(
+        self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s
+    ) -> None:
+        run_kernel(
+            _respond,
+            coins,
+            len(entries),
+            entries.offsets,
+            entries.values,
+            bucket,
+            sign,
+            self.max_entries,
+            self.buckets,
+            *self.weights,
+            reports,
+        )
+
+    @property
+    def channels(self) -> int:
+        return 2
+
+    def votes(self, reports: Int64s) -> tuple[Votes, ...]:
+        ones = np.ones((len(reports), 1), dtype=np.int64)
+        return Votes(True, reports[:, 0], 2 * reports[:, 1:] - 1), Votes(False, reports[:, 0], ones)
+
+    @property
+    def overwritten(self) -> float:
+        """P_ow: probability that a held entry's pair speaks for another entry (eq. 7)."""
+        s, t = self.max_entries, 2 * self.buckets
+        return 1 - t * (1 - (1 - 2 / t) ** s) / (2 * s)
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """P_t, P_o, P_f: own, opposite and absent key's bucket is reported (Table 2)."""
+        favoured, other = self.weights
+        s, t = self.max_entries, 2 * self.buckets
+        total = s * (favoured + other) + (t - 2 * s) * other
+        lost = self.overwritten * (favoured + other) / (2 * total)
+        kept = (1 - self.overwritten) / total
+        return lost + kept * favoured, lost + kept * other, 1 / t
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        true, opposite, absent = self.rates
+        n = max(state.count, 1)
+        signed, present = self.tally(state, keys, ids) / n
+        mean = signed / (true - opposite)
+        frequency = (present - 2 * absent) / (true + opposite - 2 * absent)
+        share, middle, square = plausible(frequency, mean)
+        covariance = middle * (1 - true - opposite) / (n * (true + opposite - 2 * absent))
+        return Moments(
+            frequency,
+            self._variance("frequency", n, share, square),
+            mean,
+            self._variance("mean", n, share, square),
+            covariance,
+        )
+
+    def _variance(self, quantity: Quantity, users: int, frequency: Any, square: Any) -> Any:
+        """Lemma 3 for one key, with its own frequency and mean square."""
+        true, opposite, absent = self.rates
+        seen = 2 * absent + frequency * (true + opposite - 2 * absent)
+        if quantity == "mean":
+            gap = true - opposite
+            return (seen - gap**2 * square) / (users * gap**2)
+        gap = true + opposite - 2 * absent
+        noise = 2 * absent * (1 - 2 * absent) + gap * (1 - 4 * absent) * frequency - gap**2 * frequency
+        return noise / (users * gap**2)
+
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        return float(self._variance(quantity, users, frequency, frequency if square is None else square))
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[CoCo]:
+        if goal.unit == "record" and goal.values == "signed":
+            yield cls(
+                epsilon=goal.epsilon, max_entries=goal.max_entries, target=goal.quantity, family=goal.family
+            )

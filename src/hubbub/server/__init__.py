@@ -1,0 +1,1 @@
+"""States, the decode engine and everything else that runs where reports arrive."""
