@@ -16,7 +16,7 @@ _HOMES = {
     "Refused": "hubbub.errors",
     "State": "hubbub.server.state",
     "Task": "hubbub.task",
-    "aggregate": "hubbub.server.collect",
+    "aggregate": "hubbub.server.fold",
     "estimate": "hubbub.estimate",
     "make_mechanism": "hubbub.mechanism",
     "mechanisms": "hubbub.mechanism",
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hubbub.estimate import Estimate, estimate
     from hubbub.guarantee import Guarantee
     from hubbub.mechanism import make_mechanism, mechanisms
+    from hubbub.server.fold import aggregate
     from hubbub.server.state import State
     from hubbub.task import Task
 

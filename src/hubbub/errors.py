@@ -1,5 +1,8 @@
 """The one exception type for input that hubbub refuses."""
 
+import importlib
+from typing import Any
+
 
 class Refused(ValueError):
     """Input, file or parameter that hubbub will not work with.
@@ -11,3 +14,11 @@ class Refused(ValueError):
 
 class BudgetSpent(Refused):
     """A device was asked for a fresh report that its privacy budget does not allow."""
+
+
+def optional(module: str, extra: str) -> Any:
+    """Import a module that comes with an extra, or say how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise Refused(f"This needs {module.split('.')[0]}: pip install 'hubbub[{extra}]'.") from None

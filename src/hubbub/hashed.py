@@ -54,7 +54,9 @@ class Votes:
 class Hashed(Mechanism):
     """A mechanism over hash buckets."""
 
-    family: Family = Field(default="walsh", description="hash family: walsh (fast decode) or prf (as published)")
+    family: Family = Field(
+        default="walsh", description="hash family: walsh (fast decode) or prf (as published)"
+    )
     buckets: int = Field(default=0, ge=0, le=1 << 20, description="hash buckets (0: chosen by variance)")
     seed_bits: int = Field(default=0, ge=0, le=64, description="bits of public seed per report (0: chosen)")
 
@@ -98,9 +100,7 @@ class Hashed(Mechanism):
         return Layout((WireField("seed", 1 << self.seed_bits), *self.report_fields()))
 
     @abstractmethod
-    def respond(
-        self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s
-    ) -> None:
+    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
         """Fill `reports` [n, fields after the seed] for records hashed to `bucket` and `sign`."""
 
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
@@ -193,5 +193,3 @@ class Hashed(Mechanism):
                 for channel, vote in enumerate(votes):
                     cast = vote.of(bucket)
                     result[channel, place] += int((cast * sign if vote.signed else cast).sum())
-
-

@@ -74,7 +74,9 @@ class Kernel:
 
 
 def _code_bytes(code: types.CodeType) -> bytes:
-    constants = (_code_bytes(c) if isinstance(c, types.CodeType) else repr(c).encode() for c in code.co_consts)
+    constants = (
+        _code_bytes(c) if isinstance(c, types.CodeType) else repr(c).encode() for c in code.co_consts
+    )
     return b"|".join([code.co_code, repr(code.co_names).encode(), *constants])
 
 

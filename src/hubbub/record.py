@@ -82,7 +82,9 @@ class Entries:
         """Records start .. stop - 1."""
         first, last = self.offsets[start], self.offsets[stop]
         return Entries(
-            self.ids[first:last], self.values[first:last], self.offsets[start : stop + 1] - self.offsets[start]
+            self.ids[first:last],
+            self.values[first:last],
+            self.offsets[start : stop + 1] - self.offsets[start],
         )
 
 

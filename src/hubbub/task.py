@@ -68,7 +68,9 @@ class Task(BaseModel):
         if not self.low < self.high:
             raise ValueError(f"the value range {self.low:g}:{self.high:g} is empty")
         if self.mechanism.sided and self.keys.kind == "closed" and 2 * self.keys.count >= 1 << self.keys.bits:
-            raise ValueError(f"two-sided keys need more than {self.keys.bits} bits per code; set keys.bits higher")
+            raise ValueError(
+                f"two-sided keys need more than {self.keys.bits} bits per code; set keys.bits higher"
+            )
         return self
 
     @cached_property

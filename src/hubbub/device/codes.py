@@ -106,7 +106,9 @@ class Keys(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["closed", "folded", "wide"] = Field(description="closed vocabulary, or open: folded or wide")
+    kind: Literal["closed", "folded", "wide"] = Field(
+        description="closed vocabulary, or open: folded or wide"
+    )
     size: Annotated[int, Field(ge=1, le=(1 << LARGEST_BITS) - 1)] | None = Field(
         default=None, description="closed: keys are the integers 0 .. size - 1"
     )

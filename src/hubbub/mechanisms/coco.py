@@ -141,9 +141,7 @@ class CoCo(Hashed):
     def report_fields(self) -> tuple[WireField, ...]:
         return (WireField("pair", self.buckets), WireField("side", 2))
 
-    def respond(
-        self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s
-    ) -> None:
+    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
         run_kernel(
             _respond,
             coins,

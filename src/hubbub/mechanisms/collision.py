@@ -122,9 +122,7 @@ class Collision(Hashed):
     def report_fields(self) -> tuple[WireField, ...]:
         return (WireField("bucket", self.buckets),)
 
-    def respond(
-        self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s
-    ) -> None:
+    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
         run_kernel(
             _respond,
             coins,

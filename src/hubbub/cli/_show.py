@@ -1,0 +1,81 @@
+"""Estimates and tasks on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+if TYPE_CHECKING:
+    from hubbub.estimate import Estimate
+    from hubbub.task import Task
+
+
+def show_estimate(estimate: Estimate, top: int) -> None:
+    """The keys that stand out, with error bars."""
+    from hubbub.estimate import MEANINGS
+
+    best = estimate.top(top)
+    title = f"{estimate.quantity}: {MEANINGS[estimate.quantity]}"
+    together = ", for all keys together" if estimate.simultaneous else ""
+    table = RichTable(title=title, title_justify="left", header_style="bold")
+    table.add_column("key")
+    for name in ("estimate", "± error", f"{100 * estimate.level:g}% interval{together}"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for row in best.rows():
+        error = "unknown" if row["error"] is None else f"{row['error']:.4f}"
+        mark = "?" if row["flagged"] else ("" if row["low"] > 0 or row["high"] < 0 else "in the noise")
+        if estimate.quantity == "conditional" and not row["flagged"]:
+            mark = ""
+        table.add_row(
+            str(row["key"]), f"{row['value']:.4f}", error, f"{row['low']:.4f} .. {row['high']:.4f}", mark
+        )
+    console = Console()
+    console.print(table)
+    if len(estimate) > len(best):
+        console.print(
+            f"{len(estimate) - len(best):,} more keys; the ones above stand out most from the noise."
+        )
+    for note in estimate.notes:
+        console.print(note, markup=False)
+    console.print(f"From {estimate.reports:,} reports. {estimate.guarantee.words()}", markup=False)
+
+
+def describe_task(task: Task, promise: bool = True) -> str:
+    """A task in a few lines, with its guarantee in words."""
+    mechanism, keys = task.mechanism, task.keys
+    universe = {
+        "closed": f"{keys.count:,} keys",
+        "folded": f"open, folded to {keys.bits} bits",
+        "wide": "open, 64-bit codes",
+    }[keys.kind]
+    values = "sets" if mechanism.values == "set" else f"values from {task.low:g} to {task.high:g}"
+    chosen = ", ".join(
+        f"{name} {value}"
+        for name, value in mechanism.model_dump(exclude_none=True).items()
+        if name not in ("epsilon", "values") and value not in ("", False)
+    )
+    lines = [
+        f"task       {task.name} ({task.digest.hex()})",
+        f"keys       {universe}",
+        f"records    {values}, at most {mechanism.max_entries} entries",
+        f"mechanism  {mechanism.name}: {chosen}",
+        f"estimates  {', '.join(mechanism.quantities)}",
+        f"report     {mechanism.layout.width} bytes ({mechanism.layout.bits} bits)",
+    ]
+    return "\n".join([*lines, f"guarantee  {task.guarantee.words()}"] if promise else lines)
+
+
+def task_facts(task: Task) -> dict[str, object]:
+    """The same as plain data."""
+    return {
+        "task": {key: value for key, value in task.model_dump(exclude_none=True).items() if key != "keys"},
+        "keys": task.keys.model_dump(exclude={"vocabulary"}, exclude_none=True) | {"count": task.keys.count},
+        "digest": task.digest.hex(),
+        "estimates": list(task.mechanism.quantities),
+        "report_bytes": task.mechanism.layout.width,
+        "report_bits": task.mechanism.layout.bits,
+        "guarantee": task.guarantee.as_dict(),
+    }

@@ -1,0 +1,152 @@
+"""Options that describe a task, and the task they describe."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hubbub.errors import Refused
+
+if TYPE_CHECKING:
+    from hubbub.task import Task
+
+_OPTIONS = [
+    click.option("--epsilon", type=float, required=True, help="Privacy parameter of one report."),
+    click.option("--max-entries", type=int, required=True, help="Entries of a record that count."),
+    click.option("--range", "value_range", metavar="LOW:HIGH", help="Range of the values."),
+    click.option("--mechanism", default="auto", show_default=True, help="Mechanism, or auto: lowest error."),
+    click.option(
+        "--estimate",
+        "quantity",
+        type=click.Choice(["frequency", "mean", "conditional"]),
+        help="What to estimate [default: frequency for sets; for values the mean, or the mean among "
+        "those who have the key when 0 is not the middle of the range].",
+    ),
+    click.option(
+        "--unit",
+        type=click.Choice(["record", "entry", "l1"]),
+        default="record",
+        show_default=True,
+        help="What is protected.",
+    ),
+    click.option("--distance", type=float, help="l1 distance that is protected (unit l1)."),
+    click.option("--delta", type=float, default=0.0, help="Failure probability (unit l1 only)."),
+    click.option(
+        "--family",
+        type=click.Choice(["walsh", "prf"]),
+        default="walsh",
+        show_default=True,
+        help="Hash family: walsh decodes fast, prf is as published.",
+    ),
+    click.option("--users", type=int, default=100_000, show_default=True, help="Expected users."),
+    click.option(
+        "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other mechanism parameter."
+    ),
+]
+
+
+def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that describe a task."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[str, Any]) -> Task:
+    """The task that the options describe; `auto` asks the planner."""
+    from hubbub.mechanism import Goal, make_mechanism
+    from hubbub.plan import choose
+    from hubbub.task import Task
+
+    low, high = _parse_range(options["value_range"], has_values)
+    quantity = options["quantity"] or default_quantity(has_values, low, high)
+    if options["epsilon"] <= 0:
+        raise Refused(f"epsilon must be above 0, not {options['epsilon']:g}.")
+    settings = _parse_settings(options["settings"])
+    if options["mechanism"] == "auto":
+        if settings:
+            raise Refused("--set needs a mechanism to set it for: name one with --mechanism.")
+        mechanism = choose(
+            Goal(
+                quantity,
+                options["epsilon"],
+                options["max_entries"],
+                "signed" if has_values else "set",
+                options["unit"],
+                options["distance"],
+                options["delta"],
+                options["users"],
+                options["family"],
+            )
+        )
+    else:
+        known = make_mechanism_fields(options["mechanism"])
+        given = {
+            "values": "signed" if has_values else "set",
+            "unit": options["unit"],
+            "distance": options["distance"],
+            "delta": options["delta"],
+            "users": options["users"],
+            "target": quantity,
+            "family": options["family"],
+        }
+        asked = {key: value for key, value in given.items() if key in known}
+        if options["unit"] != "record" and "unit" not in known:
+            raise Refused(f"Mechanism {options['mechanism']} protects whole records only.")
+        mechanism = make_mechanism(
+            options["mechanism"],
+            epsilon=options["epsilon"],
+            max_entries=options["max_entries"],
+            **{**asked, **settings},
+        )
+    if mechanism.sided and keys.get("kind") == "closed" and not keys.get("bits"):
+        from hubbub.device.codes import SMALLEST_BITS
+
+        count = keys.get("size") or len(keys["vocabulary"])
+        keys = {**keys, "bits": max(SMALLEST_BITS, (2 * count).bit_length())}
+    return Task.parse({"name": name, "low": low, "high": high, "keys": keys, "mechanism": mechanism})
+
+
+def make_mechanism_fields(name: str) -> set[str]:
+    """Parameter names of a mechanism; an unknown one is refused."""
+    from hubbub.mechanism import mechanisms
+
+    known = mechanisms()
+    if name not in known:
+        raise Refused(f"There is no mechanism called {name!r}; known are {', '.join(known)}.")
+    return set(known[name].model_fields)
+
+
+def default_quantity(has_values: bool, low: float, high: float) -> str:
+    """What people want to know first."""
+    if not has_values:
+        return "frequency"
+    return "mean" if low == -high else "conditional"
+
+
+def _parse_range(text: str | None, has_values: bool) -> tuple[float, float]:
+    if not has_values:
+        return -1.0, 1.0
+    if text is None:
+        raise Refused("Values need a range: --range LOW:HIGH, decided before looking at the data.")
+    try:
+        low, high = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise Refused(f"A range is written LOW:HIGH, for instance 1:5, not {text!r}.") from None
+    return low, high
+
+
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
+    parsed = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise Refused(f"A setting is written NAME=VALUE, not {setting!r}.")
+        try:
+            parsed[name] = tomllib.loads(f"x = {text}")["x"]
+        except tomllib.TOMLDecodeError:
+            parsed[name] = text
+    return parsed

@@ -1,0 +1,46 @@
+"""hubbub estimate"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+
+
+@click.command()
+@click.argument("state", type=EXISTING)
+@click.option("--keys", "asked", help="Keys to ask for, separated by commas, or @FILE with one per line.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
+@click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional"]))
+@click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@click.option("--simultaneous", is_flag=True, help="Intervals that hold for all asked keys together.")
+@click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@json_option
+def command(
+    state: Path,
+    asked: str | None,
+    top: int,
+    quantity: Any,
+    interval: float,
+    simultaneous: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Estimates with error bars from a state file."""
+    from hubbub.cli._show import show_estimate
+    from hubbub.cli.task import read_vocabulary
+    from hubbub.estimate import estimate
+    from hubbub.files import load_state
+
+    task, loaded = load_state(state)
+    keys = None
+    if asked is not None:
+        keys = read_vocabulary(Path(asked[1:])) if asked.startswith("@") else asked.split(",")
+    result = estimate(task, loaded, keys, quantity, interval, simultaneous)
+    if output is not None:
+        result.save(output)
+    data = {**result.about(), "estimates": result.top(top).rows(), "file": str(output) if output else None}
+    say(as_json, data, lambda: show_estimate(result, top))

@@ -1,0 +1,43 @@
+"""hubbub inspect"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hubbub.cli._common import EXISTING, json_option, say
+
+
+@click.command()
+@click.argument("path", type=EXISTING)
+@click.option("--report", type=click.IntRange(0), help="Show the fields of this report, too.")
+@json_option
+def command(path: Path, report: int | None, as_json: bool) -> None:
+    """Say what is in a reports, state or task file."""
+    from hubbub.cli._show import describe_task, task_facts
+    from hubbub.envelope import KINDS, MAGIC, read_file
+    from hubbub.errors import Refused
+    from hubbub.files import REPORTS, load_reports, load_state, open_file
+    from hubbub.task import Task
+
+    if not read_file(path).startswith(MAGIC):
+        task = Task.load(path)
+        say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task))
+        return
+    task, envelope = open_file(path)
+    facts = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task)}
+    lines = [f"{path}: {KINDS[envelope.kind]}, {envelope.count:,} reports, checksum is right"]
+    if envelope.kind == REPORTS:
+        _, packed = load_reports(path)
+        task.mechanism.layout.unpack(packed)
+        if report is not None:
+            if report >= len(packed):
+                raise Refused(f"{path} has {len(packed)} reports; number {report} is not among them.")
+            names = [field.name for field in task.mechanism.layout.fields]
+            numbers = task.mechanism.layout.unpack(packed[report])[0].tolist()
+            facts["report"] = dict(zip(names, numbers, strict=True))
+            lines.append(f"report {report}: " + ", ".join(f"{n} {v}" for n, v in facts["report"].items()))
+    else:
+        load_state(path)
+    say(as_json, facts, "\n".join([*lines, describe_task(task)]))

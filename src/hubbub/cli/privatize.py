@@ -1,0 +1,52 @@
+"""hubbub privatize"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+
+
+@click.command()
+@click.argument("table", type=EXISTING)
+@click.argument("task", type=EXISTING)
+@click.option("--user", required=True, help="Column that says whose row it is.")
+@click.option("--key", required=True, help="Column with the key.")
+@click.option("--value", help="Column with the value; left out: sets.")
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Reports file to write.")
+@json_option
+def command(
+    table: Path, task: Path, user: str, key: str, value: str | None, output: Path, as_json: bool
+) -> None:
+    """Turn a table of records into private reports.
+
+    Coins come from the operating system. Whoever runs this sees the table; on real devices use
+    hubbub.Client instead.
+    """
+    from hubbub.device.client import privatize
+    from hubbub.device.coins import SecretCoins, SystemSeeds
+    from hubbub.files import save_reports
+    from hubbub.table import encode_table, read_table
+    from hubbub.task import Task
+
+    loaded = Task.load(task)
+    entries, tidied = encode_table(loaded, read_table(table, user, key, value))
+    with progress("privatizing", len(entries), as_json) as advance:
+        packed, sampled = privatize(loaded, entries, SecretCoins(), SystemSeeds(), advance)
+    save_reports(output, loaded, packed)
+    summary = tidied + sampled
+    data = {
+        "file": str(output),
+        "reports": len(packed),
+        "report_bytes": loaded.mechanism.layout.width,
+        "summary": summary.as_dict(),
+        "guarantee": loaded.guarantee.as_dict(),
+    }
+    say(
+        as_json,
+        data,
+        f"{summary.words()}\n{len(packed):,} reports of {loaded.mechanism.layout.width} bytes "
+        f"written to {output}\n{loaded.guarantee.words()}",
+    )

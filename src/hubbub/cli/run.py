@@ -1,0 +1,84 @@
+"""hubbub run"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._tasks import build_task, default_quantity, task_options
+
+
+@click.command()
+@click.argument("table", type=EXISTING)
+@click.option("--user", required=True, help="Column that says whose row it is.")
+@click.option("--key", required=True, help="Column with the key.")
+@click.option("--value", help="Column with the value; left out: sets.")
+@click.option("--vocabulary", type=EXISTING, help="Text file with all keys, one per line.")
+@task_options
+@click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@click.option("--simultaneous", is_flag=True, help="Intervals that hold for all keys together.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
+@click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@json_option
+def command(
+    table: Path,
+    user: str,
+    key: str,
+    value: str | None,
+    vocabulary: Path | None,
+    interval: float,
+    simultaneous: bool,
+    top: int,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """The whole way from a table to private estimates.
+
+    Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
+    --vocabulary the keys that occur in the table are taken as publicly known.
+    """
+    from hubbub.cli._show import describe_task, show_estimate, task_facts
+    from hubbub.cli.task import read_vocabulary
+    from hubbub.device.client import privatize
+    from hubbub.device.coins import SecretCoins, SystemSeeds
+    from hubbub.estimate import estimate
+    from hubbub.server.fold import aggregate
+    from hubbub.table import encode_table, read_table
+
+    rows = read_table(table, user, key, value)
+    names = read_vocabulary(vocabulary) if vocabulary else rows.keys
+    options["users"] = max(rows.users, 1)
+    task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
+    entries, tidied = encode_table(task, rows)
+    with progress("privatizing", len(entries), as_json) as advance:
+        packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
+    with progress("aggregating", len(packed), as_json) as advance:
+        state = aggregate(task, packed, progress=advance)
+    quantity: Any = options["quantity"] or default_quantity(value is not None, task.low, task.high)
+    result = estimate(task, state, None, quantity, interval, simultaneous)
+    if output is not None:
+        result.save(output)
+    summary = tidied + sampled
+
+    def show() -> None:
+        click.echo(describe_task(task, promise=False))
+        click.echo(f"input      {summary.words()}")
+        if vocabulary is None:
+            click.echo("note       the keys in the table were taken as publicly known (see --vocabulary)")
+        click.echo()
+        show_estimate(result, top)
+        if output is not None:
+            click.echo(f"All {len(result):,} rows written to {output}")
+
+    data = {
+        **task_facts(task),
+        **result.about(),
+        "summary": summary.as_dict(),
+        "estimates": result.top(top).rows(),
+        "file": str(output) if output else None,
+    }
+    say(as_json, data, show)

@@ -1,0 +1,91 @@
+"""hubbub task new | show"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._tasks import build_task, task_options
+from hubbub.errors import Refused
+
+
+@click.group()
+def command() -> None:
+    """Make or show a task: what is collected, how, and with what guarantee."""
+
+
+@command.command()
+@click.option("--name", required=True, help="What is collected, in a few words.")
+@click.option("--keys", "size", type=int, help="Closed vocabulary: keys are 0 .. N - 1.")
+@click.option("--vocabulary", type=EXISTING, help="Closed vocabulary: a text file, one key per line.")
+@click.option(
+    "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
+)
+@click.option("--values/--sets", "has_values", default=False, help="Values per key, or sets of keys.")
+@click.option("--cohorts", type=int, default=1, show_default=True, help="Independent code maps.")
+@click.option(
+    "--period", type=click.Choice(["once", "day", "week", "month"]), default="once", show_default=True
+)
+@click.option("--minimum-reports", type=int, default=0, help="Withhold estimates below this many reports.")
+@task_options
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
+@json_option
+def new(
+    name: str,
+    size: int | None,
+    vocabulary: Path | None,
+    bits: int | None,
+    has_values: bool,
+    cohorts: int,
+    period: str,
+    minimum_reports: int,
+    output: Path,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Write a new task file."""
+    from hubbub.cli._show import describe_task, task_facts
+    from hubbub.task import Task
+
+    keys: dict[str, Any]
+    if sum(choice is not None for choice in (size, vocabulary, bits)) != 1:
+        raise click.UsageError("Give one of --keys, --vocabulary and --open.")
+    if size is not None:
+        keys = {"kind": "closed", "size": size}
+    elif vocabulary is not None:
+        keys = {"kind": "closed", "vocabulary": read_vocabulary(vocabulary)}
+    else:
+        keys = {"kind": "wide"} if bits == 64 else {"kind": "folded", "bits": bits}
+    has_values = has_values or options["value_range"] is not None
+    task = build_task(name, {**keys, "cohorts": cohorts}, has_values, options)
+    task = Task.parse({**dict(task), "period": period, "minimum_reports": minimum_reports})
+    task.save(output)
+    say(as_json, {**task_facts(task), "file": str(output)}, f"{describe_task(task)}\nwritten to {output}")
+
+
+@command.command()
+@click.argument("path", type=EXISTING)
+@json_option
+def show(path: Path, as_json: bool) -> None:
+    """Say what a task file describes."""
+    from hubbub.cli._show import describe_task, task_facts
+    from hubbub.task import Task
+
+    task = Task.load(path)
+    say(as_json, task_facts(task), describe_task(task))
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """The keys in a text file, one per line."""
+    from hubbub.envelope import read_file
+
+    try:
+        keys = [line for line in read_file(path).decode().splitlines() if line]
+    except UnicodeDecodeError:
+        raise Refused(f"{path} is not UTF-8 text.") from None
+    if not keys:
+        raise Refused(f"{path} lists no keys.")
+    return keys

@@ -1,0 +1,1 @@
+"""Populations to try things on, and what comes out."""

@@ -1,0 +1,81 @@
+"""Simulated crowds with known truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.record import GRID, Entries
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Population:
+    """Encoded records over keys 0 .. keys - 1, with values in [-1, 1]."""
+
+    entries: Entries
+    keys: int
+
+    @property
+    def frequency(self) -> Floats:
+        """True share of users who have each key."""
+        return np.bincount(self.entries.ids.astype(np.int64), minlength=self.keys) / len(self.entries)
+
+    @property
+    def mean(self) -> Floats:
+        """True mean value of each key over all users."""
+        weights = self.entries.values / GRID
+        sums = np.bincount(self.entries.ids.astype(np.int64), weights=weights, minlength=self.keys)
+        return sums / len(self.entries)
+
+
+def zipf_population(
+    users: int,
+    keys: int,
+    seed: int,
+    exponent: float = 1.3,
+    entries: float = 6.0,
+    tail: float = 0.6,
+    signed: bool = True,
+) -> Population:
+    """Keys by Zipf's law, a lognormal number of draws per user, a liking of its own for every key.
+
+    Draws that hit a key twice count once, so records have somewhat fewer entries than draws.
+    """
+    rng = np.random.default_rng(seed)
+    popularity = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
+    ladder = np.cumsum(popularity / popularity.sum())
+    draws = np.rint(rng.lognormal(np.log(entries), tail, users)).astype(np.int64)
+    owner = np.repeat(np.arange(users), draws)
+    drawn = np.minimum(np.searchsorted(ladder, rng.random(len(owner))), keys - 1)
+    pairs = np.unique(owner * keys + drawn)
+    owner, drawn = pairs // keys, pairs % keys
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=users))]).astype(np.int64)
+    if signed:
+        liking = rng.uniform(-1, 1, keys)
+        values = np.clip(liking[drawn] + rng.normal(0, 0.3, len(drawn)), -1, 1)
+    else:
+        values = np.ones(len(drawn))
+    grid = np.rint(values * GRID).astype(np.int64)
+    return Population(Entries(drawn.astype(np.uint64), grid, offsets), keys)
+
+
+def distinct_population(users: int, keys: int, entries: int, seed: int, exponent: float = 1.4) -> Population:
+    """Exactly `entries` distinct Zipf keys per user, values +1, or -1 for every third key.
+
+    Keys are drawn without replacement, more popular ones first (exponential races).
+    """
+    rng = np.random.default_rng(seed)
+    popularity = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
+    chosen = np.empty((users, entries), dtype=np.uint64)
+    step = max(1, (1 << 23) // keys)
+    for start in range(0, users, step):
+        count = min(step, users - start)
+        races = rng.standard_exponential((count, keys), dtype=np.float32) / popularity.astype(np.float32)
+        chosen[start : start + count] = np.argpartition(races, entries - 1, axis=1)[:, :entries]
+    values = np.where(chosen % np.uint64(3) == 0, -GRID, GRID).astype(np.int64)
+    offsets = np.arange(users + 1, dtype=np.int64) * entries
+    return Population(Entries(chosen.reshape(-1), values.reshape(-1), offsets), keys)

@@ -1,0 +1,408 @@
+"""Sparse sums: add signed values into a few bins, add noise (Zhou et al., Algorithm 1).
+
+Device: bin j holds B_j = sum of s(key) * value over the keys hashed to j. What is sent is the noised B
+(line 9; line 11 of the paper prints the un-noised symbol). The estimate for a key is s(key) times its bin.
+
+| unit | regime | noise |
+|---|---|---|
+| entry | bins as many as bytes allow | Laplace, sensitivity 2 (values) or 1 (sets) |
+| l1 | distance L, pure | Laplace, sensitivity L |
+| l1 with delta | prf family only | Laplace, sensitivity from a tail bound over the random signs |
+| record | one bin, clipped | best of one bit, window and Laplace; or `as_published` |
+
+Values live on a public grid of 2^-grid_bits, Laplace noise is the exact discrete one, and the noised bin is
+rounded without bias to the coarser grid of the wire (post-processing).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import Coins, begin_record, below, chance, clamped_laplace, random_sign, run_kernel
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee, Unit
+from hubbub.hashed import Hashed, Votes
+from hubbub.kernel import kernel
+from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.record import GRID, Entries
+from hubbub.walk import Walk
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+#: Laplace scales are sensitivity * 2^20 / floor(epsilon * 2^20): epsilon rounded down, exactly.
+_EPSILON_STEPS = 1 << 20
+#: Natural log of one over the probability that noise alone leaves the wire's range.
+_RANGE_LOG = math.log(1e9)
+
+
+@kernel
+def _round(tape: Any, value: int, step: int) -> int:
+    """value / step, rounded up or down so that the mean is exact."""
+    rest = value % step
+    down = value // step
+    return down + 1 if rest > 0 and chance(tape, rest, step) else down
+
+
+@kernel
+def _respond_bins(
+    tape: Any,
+    start: int,
+    count: int,
+    offsets: Any,
+    values: Any,
+    bucket: Any,
+    sign: Any,
+    shrink: int,
+    clip: int,
+    numerator: int,
+    denominator: int,
+    step: int,
+    steps: int,
+    reports: Any,
+) -> None:
+    """Laplace noise on every bin; `clip` < 0 means no clipping."""
+    bins = reports.shape[1]
+    for i in range(start, count):
+        begin_record(tape, i)
+        loads = np.zeros(bins, dtype=np.int64)
+        for j in range(offsets[i], offsets[i + 1]):
+            loads[bucket[j]] += sign[j] * _round(tape, values[j], shrink)
+        for b in range(bins):
+            load = loads[b]
+            if clip >= 0:
+                load = min(max(load, -clip), clip)
+            noised = clamped_laplace(tape, load, numerator, denominator, step * steps)
+            reports[i, b] = _round(tape, noised, step) + steps
+
+
+@kernel
+def _respond_walk(
+    tape: Any,
+    start: int,
+    count: int,
+    offsets: Any,
+    values: Any,
+    sign: Any,
+    limit: int,
+    clip: int,
+    reach: int,
+    favoured: int,
+    other: int,
+    numerator: int,
+    denominator: int,
+    steps: int,
+    reports: Any,
+) -> None:
+    """One clipped bin of exactly `limit` steps of +1 or -1.
+
+    reach < 0: Laplace; reach = 0: one bit; reach > 0: a favoured window of that half-width around the load.
+    """
+    for i in range(start, count):
+        begin_record(tape, i)
+        length = offsets[i + 1] - offsets[i]
+        load = 0
+        for j in range(offsets[i], offsets[i + 1]):
+            load += sign[j] * random_sign(tape, values[j], GRID)
+        for _ in range(limit - length):
+            load += random_sign(tape, 0, 1)
+        load = min(max(load, -clip), clip)
+        if reach < 0:
+            reports[i, 0] = clamped_laplace(tape, load, numerator, denominator, steps) + steps
+        elif reach == 0:
+            plus = random_sign(tape, load * (favoured - other), clip * (favoured + other)) > 0
+            reports[i, 0] = 1 if plus else 0
+        else:
+            window, rest = 2 * reach + 1, 2 * clip
+            if chance(tape, window * favoured, window * favoured + rest * other):
+                reports[i, 0] = load + clip + below(tape, window)
+            else:
+                place = below(tape, rest)
+                reports[i, 0] = place + window if place >= load + clip else place
+
+
+class SparseSum(Hashed):
+    """Differential privacy per entry, per l1 distance, or per record, by the regime.
+
+    Proof, entry and l1: two neighbours' bins differ by at most the sensitivity D in total, for any hash
+    (an entry moves a bin by at most 2, or 1 for sets; distances only shrink by binning; stochastic rounding
+    to the grid is coupled and adds at most one grid step for each of the 2 max_entries coordinates that can
+    differ, counted in D). Discrete Laplace noise of scale at least D / epsilon on each bin then changes
+    probabilities by at most exp(epsilon). Records are taken whole: sampling a long record down could
+    move one entry in and another out, so it is not done here.
+
+    Proof, l1 with delta: for fixed bins, sum_j |B_j - B'_j| is the largest of 2^b sums of +-w_l, w the
+    difference of the records. Each such sum has random signs, sum w_l^2 <= M L with |w_l| <= M, so by Hoeffding and
+    a union bound it exceeds sqrt(2 M L (b ln 2 + ln 1/delta)) with probability at most delta. (The paper's
+    Lemma 14 gives 3 sqrt(b L ln(2b/delta)), larger in every regime; `as_published` uses it.) This rests on
+    the hash signs being random, hence the prf family only.
+
+    Proof, record: the load is clipped to [-eta, eta] whatever the record. One bit: its probability is
+    between V / (W + V) and W / (W + V). Window: every outcome has weight W or V and the total is constant.
+    Laplace: sensitivity 2 eta. Nothing rests on hashing.
+    """
+
+    name: ClassVar[str] = "sparse_sum"
+    summary: ClassVar[str] = "noised sums of signed values in a few bins (Zhou et al.)"
+
+    unit: Unit = Field(default="record", description="what is protected: record, entry or l1 distance")
+    distance: float | None = Field(
+        default=None, gt=0, le=1 << 20, description="l1 distance protected (unit l1)"
+    )
+    delta: float = Field(default=0.0, ge=0, lt=1, description="failure probability (unit l1, prf family)")
+    as_published: bool = Field(default=False, description="the paper's constants instead of tuned ones")
+    users: int = Field(default=100_000, ge=1, description="expected users, for the published clip")
+    beta: float = Field(default=0.1, gt=0, lt=1, description="failure probability of the published clip")
+    noise: Literal["", "bit", "window", "laplace"] = Field(
+        default="", description="unit record: kind of noise (empty: lowest variance)"
+    )
+    clip: int = Field(default=0, ge=0, le=1 << 16, description="unit record: bound on the bin (0: chosen)")
+    reach: int = Field(default=0, ge=0, le=1 << 20, description="window noise: half-width (0: chosen)")
+    grid_bits: int = Field(
+        default=-1, ge=-1, le=20, description="bits after the point in the bins (-1: chosen)"
+    )
+
+    # Parameters
+
+    def check(self) -> None:
+        if self.grid_bits < 0:
+            self._fill(grid_bits=0 if self.values == "set" or self.walks else 16)
+        if (self.unit == "l1") != (self.distance is not None):
+            raise ValueError("a distance goes with unit l1, and only with it")
+        if self.delta and self.unit != "l1":
+            raise ValueError("delta goes with unit l1; units record and entry are pure")
+        if self.delta and self.family == "walsh":
+            raise ValueError(
+                "the regime with delta rests on the hash signs being random, which linear (walsh) codes are "
+                "not: use family = 'prf', or delta = 0"
+            )
+        if self.unit == "record" and self.buckets != 1:
+            raise ValueError("unit record has one bin")
+        if not self.walks and (self.noise or self.clip or self.reach):
+            raise ValueError(
+                "noise, clip and reach belong to unit record and are the paper's own as published"
+            )
+        if self.walks:
+            self._tune()
+        if self.epsilon * _EPSILON_STEPS < 1 or self._scale[0] >= 1 << 55:
+            raise ValueError("epsilon is too small, or the sensitivity too large, for exact 64-bit noise")
+
+    @property
+    def walks(self) -> bool:
+        """Whether the bin is a walk of max_entries steps of +1 or -1 (unit record, tuned)."""
+        return self.unit == "record" and not self.as_published
+
+    def best_buckets(self) -> int:
+        """The paper's b: floor(eps^2 k / L^2), at least 1 (Table II), or its root form with delta."""
+        if self.unit == "record":
+            return 1
+        reach = (2 if self.values == "signed" else 1) if self.unit == "entry" else float(self.distance or 1)
+        bins = self.epsilon**2 * self.max_entries / reach**2
+        if self.delta:
+            bins = math.sqrt(self.epsilon**2 * self.max_entries / (reach * math.log(1 / self.delta)))
+        bins = min(max(1, math.floor(bins)), 1 << 12)
+        return bins if self.family == "prf" else 1 << (bins.bit_length() - 1)
+
+    def default_seed_bits(self) -> int:
+        return 64 if self.delta else super().default_seed_bits()
+
+    def _tune(self) -> None:
+        """Fill in clip and noise by the lowest variance among what was left open."""
+        kinds = [self.noise] if self.noise else ["bit", "window", "laplace"]
+        options = [self._walk.best(kind, self.epsilon, self.clip, self.reach) for kind in kinds]
+        variance, kind, clip, reach = min(options)
+        if not math.isfinite(variance):
+            raise ValueError("the load is clipped away entirely: choose a larger clip")
+        self._fill(noise=kind, clip=clip, reach=reach)
+
+    @cached_property
+    def _walk(self) -> Walk:
+        return Walk(self.max_entries)
+
+    # Promise
+
+    def guarantee(self) -> Guarantee:
+        note = ""
+        if self.delta:
+            note = "This rests on the report's hash function being random (a keyed PRF with a 64-bit seed)."
+        elif self.unit == "l1":
+            note = f"Holds for records with at most {self.max_entries} entries."
+        return Guarantee(self.epsilon, self.unit, "local", self.delta, self.distance, note)
+
+    @property
+    def limits_entries(self) -> bool:
+        return self.unit == "record"
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return ("frequency",) if self.values == "set" else ("mean",)
+
+    @property
+    def sensitivity(self) -> int:
+        """Largest change of all bins together between neighbours, in grid steps, rounded up."""
+        unit = 1 << self.grid_bits
+        largest = 2 if self.values == "signed" else 1
+        if self.unit == "entry":
+            return largest * unit
+        if self.unit == "record":
+            return 2 * (self.clip if self.walks else self._published_clip)
+        distance = float(self.distance or 0)
+        slack = 2 * self.max_entries if self.values == "signed" else 0
+        pure = math.ceil(distance * unit) + slack
+        if not self.delta:
+            return pure
+        length = distance + slack / unit
+        if self.as_published:
+            if length / self.buckets < math.log(2 * self.buckets / self.delta):
+                raise ValueError("the published bound needs L / b >= ln(2b / delta); use fewer bins")
+            bound = 3 * math.sqrt(self.buckets * length * math.log(2 * self.buckets / self.delta))
+        else:
+            signs = self.buckets * math.log(2) + math.log(1 / self.delta)
+            bound = math.sqrt(2 * largest * length * signs)
+        return min(pure, math.ceil(bound * (1 + 1e-12) * unit))
+
+    @property
+    def _published_clip(self) -> int:
+        """eta = sqrt(2k ln(4n/beta)) in grid steps (Table II)."""
+        return math.ceil(
+            math.sqrt(2 * self.max_entries * math.log(4 * self.users / self.beta)) * (1 << self.grid_bits)
+        )
+
+    @property
+    def _scale(self) -> tuple[int, int]:
+        """The Laplace scale in grid steps, as numerator and denominator."""
+        return self.sensitivity * _EPSILON_STEPS, math.floor(self.epsilon * _EPSILON_STEPS)
+
+    @cached_property
+    def _wire(self) -> tuple[int, int]:
+        """Grid steps per wire step, and wire steps on each side of zero."""
+        scale = self._scale[0] / self._scale[1]
+        bound = self._published_clip if self.unit == "record" else self.max_entries << self.grid_bits
+        if self.walks:
+            return 1, math.ceil(self.clip + scale * _RANGE_LOG)
+        step = 1 << max(0, math.floor(math.log2(scale / 8)))
+        return step, math.ceil((bound + scale * _RANGE_LOG) / step)
+
+    # On the device
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        if self.walks and self.noise == "bit":
+            return (WireField("bit", 2),)
+        if self.walks and self.noise == "window":
+            return (WireField("sum", 2 * (self.clip + self.reach) + 1),)
+        return tuple(WireField(f"bin {b}", 2 * self._wire[1] + 1) for b in range(self.buckets))
+
+    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
+        numerator, denominator = self._scale
+        step, steps = self._wire
+        if self.walks:
+            reach = {"bit": 0, "laplace": -1}.get(self.noise, self.reach)
+            parameters = (self.max_entries, self.clip, reach, *self.weights, numerator, denominator, steps)
+            run_kernel(
+                _respond_walk,
+                coins,
+                len(entries),
+                entries.offsets,
+                entries.values,
+                sign,
+                *parameters,
+                reports,
+            )
+            return
+        clip = self._published_clip if self.unit == "record" else -1
+        shrink = GRID >> self.grid_bits
+        parameters = (shrink, clip, numerator, denominator, step, steps)
+        run_kernel(
+            _respond_bins,
+            coins,
+            len(entries),
+            entries.offsets,
+            entries.values,
+            bucket,
+            sign,
+            *parameters,
+            reports,
+        )
+
+    # On the server
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def votes(self, reports: Int64s) -> tuple[Votes, ...]:
+        if self.walks and self.noise == "bit":
+            values = 2 * reports - 1
+        elif self.walks and self.noise == "window":
+            values = reports - (self.clip + self.reach)
+        else:
+            values = reports - self._wire[1]
+        return (Votes(True, np.full(len(reports), -1, dtype=np.int64), values),)
+
+    @cached_property
+    def _unit(self) -> float:
+        """What one vote is worth: undoes grid, clip and response so that the estimate is unbiased."""
+        if self.walks:
+            return self._walk.unit(self.noise, self.epsilon, self.clip, self.reach)
+        return self._wire[0] / (1 << self.grid_bits)
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        n = max(state.count, 1)
+        mean = self.tally(state, keys, ids)[0] * (self._unit / n)
+        # The mean square of a bin is the variance of an absent key's estimate; a held key's own value
+        # is no noise, and its square is at least the squared mean.
+        bins = state.squares * self._unit**2 / (n * self.buckets)
+        variance = np.maximum(bins - np.minimum(mean**2, 1) / self.buckets, 0) / n
+        return Moments(mean, variance) if self.values == "set" else Moments(None, None, mean, variance)
+
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        square = frequency if square is None else square
+        if self.walks:
+            return (self._walk.noise(self.noise, self.epsilon, self.clip, self.reach) - square) / users
+        grid, step = float(1 << self.grid_bits), self._wire[0]
+        decay = math.exp(-self._scale[1] / self._scale[0])
+        laplace = 2 * decay / (1 - decay) ** 2 / grid**2
+        rounding = (step**2 - 1) / 6 / grid**2
+        others = (self.max_entries if energy is None else energy) - square
+        return (max(others, 0.0) / self.buckets + laplace + rounding) / users
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[SparseSum]:
+        wanted = "frequency" if goal.values == "set" else "mean"
+        if goal.quantity != wanted or (goal.delta and goal.unit != "l1"):
+            return
+        common = {
+            "epsilon": goal.epsilon,
+            "max_entries": goal.max_entries,
+            "values": goal.values,
+            "unit": goal.unit,
+            "distance": goal.distance,
+            "users": goal.users,
+        }
+        if goal.unit == "record":
+            yield cls(**common, family=goal.family)
+            return
+        bins = {0, *(1 << a for a in range(9) if 1 << a <= 4 * goal.max_entries)}
+        for buckets in sorted(bins):
+            yield cls(**common, family=goal.family, buckets=buckets)
+            if goal.delta:
+                yield cls(**common, family="prf", buckets=buckets, delta=goal.delta)
