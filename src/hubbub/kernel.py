@@ -100,14 +100,14 @@ def _native_parity() -> Any:
     from numba.core import types as nbt
     from numba.extending import intrinsic
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def popcount(context: Any, x: Any) -> Any:
         def generate(_: Any, builder: Any, signature: Any, args: Any) -> Any:
             return builder.ctpop(args[0])
 
         return nbt.uint64(nbt.uint64), generate
 
-    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True)
     def parity(x: Any) -> Any:
         return nbt.int64(popcount(nbt.uint64(x)) & nbt.uint64(1))
 

@@ -137,6 +137,10 @@ class Mechanism(BaseModel, ABC):
         for many, so batch and single reports have the same law by construction.
         """
 
+    def miniature(self) -> Mechanism:
+        """The same mechanism with outcomes few enough to enumerate, if this one has too many."""
+        return self
+
     # On the server
 
     @abstractmethod

@@ -11,6 +11,7 @@ import click
 from hubbub.errors import Refused
 
 if TYPE_CHECKING:
+    from hubbub.mechanism import Quantity
     from hubbub.task import Task
 
 _OPTIONS = [
@@ -120,7 +121,7 @@ def make_mechanism_fields(name: str) -> set[str]:
     return set(known[name].model_fields)
 
 
-def default_quantity(has_values: bool, low: float, high: float) -> str:
+def default_quantity(has_values: bool, low: float, high: float) -> Quantity:
     """What people want to know first."""
     if not has_values:
         return "frequency"

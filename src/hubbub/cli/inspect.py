@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,7 +27,7 @@ def command(path: Path, report: int | None, as_json: bool) -> None:
         say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task))
         return
     task, envelope = open_file(path)
-    facts = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task)}
+    facts: dict[str, Any] = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task)}
     lines = [f"{path}: {KINDS[envelope.kind]}, {envelope.count:,} reports, checksum is right"]
     if envelope.kind == REPORTS:
         _, packed = load_reports(path)

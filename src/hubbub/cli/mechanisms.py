@@ -13,15 +13,16 @@ def command(as_json: bool) -> None:
     """List the mechanisms and their parameters."""
     from hubbub.mechanism import mechanisms
 
+    kinds = mechanisms()
     found = {
         name: {
             "summary": kind.summary,
             "parameters": {field: info.description for field, info in kind.model_fields.items()},
         }
-        for name, kind in mechanisms().items()
+        for name, kind in kinds.items()
     }
     lines = []
     for name, facts in found.items():
         lines.append(f"{name}: {facts['summary']}")
-        lines += [f"    {field:<12} {text}" for field, text in dict(facts["parameters"]).items()]  # type: ignore[call-overload]
+        lines += [f"    {field:<12} {info.description}" for field, info in kinds[name].model_fields.items()]
     say(as_json, {"mechanisms": found}, "\n".join(lines))

@@ -128,7 +128,7 @@ def favoured_weight(epsilon: float, unit: int = UNIT) -> int:
 def _native_below() -> Any:
     import numba
 
-    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True)
     def below(tape: Any, bound: Any) -> Any:
         words, cursor = tape
         mask = np.int64(bound) - 1
@@ -156,7 +156,7 @@ def _native_chance() -> Any:
 
     draw = below.compiled()
 
-    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True)
     def chance(tape: Any, numerator: Any, denominator: Any) -> Any:
         return draw(tape, denominator) < numerator
 
@@ -172,7 +172,7 @@ def chance(tape: Tape, numerator: int, denominator: int) -> bool:
 def _native_begin() -> Any:
     import numba
 
-    @numba.njit(nogil=True)  # type: ignore[untyped-decorator]
+    @numba.njit(nogil=True)
     def begin_record(tape: Any, index: Any) -> None:
         _, cursor = tape
         cursor[1] = cursor[0]
@@ -219,7 +219,8 @@ def _clamped_laplace(tape: Any, value: int, numerator: int, denominator: int, li
         if negative and magnitude == 0:
             continue
         noised = value - magnitude if negative else value + magnitude
-        return min(max(noised, -limit), limit)
+        clamped: int = min(max(noised, -limit), limit)
+        return clamped
 
 
 @primitive(lambda: _clamped_laplace.compiled())

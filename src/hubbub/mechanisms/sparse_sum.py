@@ -44,7 +44,7 @@ UInt64s = NDArray[np.uint64]
 #: Laplace scales are sensitivity * 2^20 / floor(epsilon * 2^20): epsilon rounded down, exactly.
 _EPSILON_STEPS = 1 << 20
 #: Natural log of one over the probability that noise alone leaves the wire's range.
-_RANGE_LOG = math.log(1e9)
+_RANGE_LOG = math.log(1e6)
 
 
 @kernel
@@ -308,7 +308,6 @@ class SparseSum(Hashed):
         step, steps = self._wire
         if self.walks:
             reach = {"bit": 0, "laplace": -1}.get(self.noise, self.reach)
-            parameters = (self.max_entries, self.clip, reach, *self.weights, numerator, denominator, steps)
             run_kernel(
                 _respond_walk,
                 coins,
@@ -316,13 +315,18 @@ class SparseSum(Hashed):
                 entries.offsets,
                 entries.values,
                 sign,
-                *parameters,
+                self.max_entries,
+                self.clip,
+                reach,
+                *self.weights,
+                numerator,
+                denominator,
+                steps,
                 reports,
             )
             return
         clip = self._published_clip if self.unit == "record" else -1
         shrink = GRID >> self.grid_bits
-        parameters = (shrink, clip, numerator, denominator, step, steps)
         run_kernel(
             _respond_bins,
             coins,
@@ -331,9 +335,19 @@ class SparseSum(Hashed):
             entries.values,
             bucket,
             sign,
-            *parameters,
+            shrink,
+            clip,
+            numerator,
+            denominator,
+            step,
+            steps,
             reports,
         )
+
+    def miniature(self) -> SparseSum:
+        """The same on a coarser grid."""
+        coarse = 0 if self.unit == "entry" else 1
+        return self if self.grid_bits <= coarse else SparseSum(**self.model_dump() | {"grid_bits": coarse})
 
     # On the server
 

@@ -23,8 +23,10 @@ from hubbub.errors import Refused
 from hubbub.record import Record, sample_down
 from hubbub.task import Task
 
+#: A probability: a fraction, or a float below a Laplace branch.
+Mass = Fraction | float
 #: A law: probability of every report that can occur.
-Law = dict[tuple[int, ...], Fraction]
+Law = dict[tuple[int, ...], Mass]
 
 #: Leaves after which an enumeration gives up.
 MOST_LEAVES = 2_000_000
@@ -34,10 +36,10 @@ class Enumeration:
     """Coins that visit every outcome once; use through `law_of`."""
 
     def __init__(self) -> None:
-        self._path: list[tuple[int, list[tuple[int, Fraction]]]] = []
+        self._path: list[tuple[int, list[tuple[int, Mass]]]] = []
         self._depth = 0
 
-    def _branch(self, outcomes: Callable[[], list[tuple[int, Fraction]]]) -> int:
+    def _branch(self, outcomes: Callable[[], Sequence[tuple[int, Mass]]]) -> int:
         if self._depth == len(self._path):
             possible = [(value, weight) for value, weight in outcomes() if weight > 0]
             self._path.append((0, possible))
@@ -55,8 +57,11 @@ class Enumeration:
     def clamped_laplace(self, value: int, numerator: int, denominator: int, limit: int) -> int:
         return self._branch(lambda: laplace_law(value, numerator / denominator, limit))
 
-    def _probability(self) -> Fraction:
-        return math.prod((options[choice][1] for choice, options in self._path), start=Fraction(1))
+    def _probability(self) -> Mass:
+        whole: Mass = Fraction(1)
+        for choice, options in self._path:
+            whole = whole * options[choice][1]
+        return whole
 
     def _next(self) -> bool:
         """Step to the next path; False when all have been walked."""
@@ -68,9 +73,9 @@ class Enumeration:
                 return True
         return False
 
-    def law(self, run: Callable[[Enumeration], Hashable]) -> dict[Hashable, Fraction]:
+    def law(self, run: Callable[[Enumeration], Hashable]) -> dict[Hashable, Mass]:
         """The law of what `run` returns when it flips these coins."""
-        result: dict[Hashable, Fraction] = defaultdict(Fraction)
+        result: dict[Hashable, Mass] = defaultdict(Fraction)
         for leaves in range(MOST_LEAVES):
             outcome = run(self)
             result[outcome] += self._probability()
@@ -79,7 +84,7 @@ class Enumeration:
         raise Refused(f"More than {leaves + 1:,} outcomes: choose a smaller instance to enumerate.")
 
 
-def laplace_law(value: int, scale: float, limit: int) -> list[tuple[int, Fraction]]:
+def laplace_law(value: int, scale: float, limit: int) -> list[tuple[int, float]]:
     """Discrete Laplace noise around `value`, clamped to [-limit, limit]: outcomes and probabilities."""
     decay = math.exp(-1 / scale)
 
@@ -88,11 +93,11 @@ def laplace_law(value: int, scale: float, limit: int) -> list[tuple[int, Fractio
         return decay**distance / (1 + decay)
 
     inner = range(-limit + 1, limit)
-    law = [(y, Fraction((1 - decay) / (1 + decay) * decay ** abs(y - value))) for y in inner]
+    law = [(y, (1 - decay) / (1 + decay) * decay ** abs(y - value)) for y in inner]
     low, high = -limit - value, limit - value
     at_low = tail(-low) if low < 0 else 1 - tail(low + 1)
     at_high = tail(high) if high > 0 else 1 - tail(1 - high)
-    return [(-limit, Fraction(at_low)), *law, (limit, Fraction(at_high))]
+    return [(-limit, at_low), *law, (limit, at_high)]
 
 
 def law_of(task: Task, record: Record, seed: int) -> Law:

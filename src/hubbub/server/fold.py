@@ -20,7 +20,7 @@ def aggregate(
     state: State | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> State:
-    """The state of these reports (added to `state` when given). Bad bytes are refused before anything is added."""
+    """The state of these reports, added to `state` when given; bad bytes change nothing."""
     mechanism, layout = task.mechanism, task.mechanism.layout
     raw = np.frombuffer(packed, dtype=np.uint8) if isinstance(packed, bytes) else packed.reshape(-1)
     if len(raw) % layout.width:

@@ -57,11 +57,11 @@ def transform_rows(rows: Int64s) -> Int64s:
 
 
 def spectra(bucket: Int64s, values: Int64s, buckets: int) -> Int64s:
-    """V[S] for every report: of one vote `values[i, 0]` for `bucket[i]`, or of all `values[i]` (bucket -1)."""
+    """V[S] per report: of one vote `values[i, 0]` for `bucket[i]`, or of all `values[i]` (bucket -1)."""
     if values.shape[1] == buckets and (buckets > 1 or (bucket < 0).all()):
         return transform_rows(values)
     subsets = np.arange(buckets, dtype=np.int64)
-    flips = np.bitwise_count(bucket[:, None] & subsets).astype(np.int64) & 1
+    flips: Int64s = np.bitwise_count(bucket[:, None] & subsets).astype(np.int64) & 1
     return (1 - 2 * flips) * values
 
 

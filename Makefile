@@ -1,0 +1,33 @@
+# Everything runs in an environment of its own, made here; nothing has to be installed beforehand
+# but Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint types bench clean
+
+demo: $(STAMP)
+	$(BIN)/hubbub demo
+
+test: lint types
+	$(BIN)/pytest -n auto
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("hubbub needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) demo out
