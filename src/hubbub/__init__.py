@@ -21,7 +21,21 @@ _HOMES = {
     "make_mechanism": "hubbub.mechanism",
     "mechanisms": "hubbub.mechanism",
 }
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = [
+    "Client",
+    "Estimate",
+    "Guarantee",
+    "Keys",
+    "Ledger",
+    "Refused",
+    "State",
+    "Task",
+    "__version__",
+    "aggregate",
+    "estimate",
+    "make_mechanism",
+    "mechanisms",
+]
 
 if TYPE_CHECKING:
     from hubbub.device.client import Client

@@ -76,12 +76,12 @@ class Enumeration:
     def law(self, run: Callable[[Enumeration], Hashable]) -> dict[Hashable, Mass]:
         """The law of what `run` returns when it flips these coins."""
         result: dict[Hashable, Mass] = defaultdict(Fraction)
-        for leaves in range(MOST_LEAVES):
+        for _ in range(MOST_LEAVES):
             outcome = run(self)
             result[outcome] += self._probability()
             if not self._next():
                 return dict(result)
-        raise Refused(f"More than {leaves + 1:,} outcomes: choose a smaller instance to enumerate.")
+        raise Refused(f"More than {MOST_LEAVES:,} outcomes: choose a smaller instance to enumerate.")
 
 
 def laplace_law(value: int, scale: float, limit: int) -> list[tuple[int, float]]:
