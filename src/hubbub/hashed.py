@@ -151,15 +151,14 @@ class Hashed(Mechanism):
         return int((votes.values**2).sum())
 
     def _scatter(self, state: State, keys: Keys, reports: UInt64s) -> None:
-        from hubbub.server.walsh import scatter, spectra
+        from hubbub.server.walsh import scatter
 
         seeds = np.ascontiguousarray(reports[:, 0])
         rows = seed_rows(keys, seeds, bucket_bits(self.buckets)).astype(np.int64)
         shift = cohort_of(keys, seeds).astype(np.int64) << keys.bits
         for channel, votes in enumerate(self._votes_of(reports)):
             base = shift | rows[:, 0] if votes.signed else shift
-            coefficients = spectra(votes.bucket, votes.values, self.buckets)
-            scatter(state.totals[channel].reshape(-1), base, rows[:, 1:], coefficients)
+            scatter(state.totals[channel].reshape(-1), base, rows[:, 1:], votes.bucket, votes.values)
             state.squares += self._squares(votes)
 
     def tally(self, state: State, keys: Keys, ids: UInt64s) -> Int64s:

@@ -205,12 +205,16 @@ class Keys(BaseModel):
 
     def signs(self, ids: UInt64s) -> Int64s:
         """The public sign of each key, +1 or -1."""
+        if self.kind == "closed" and len(ids) > 2 * self.count:
+            return self.signs(np.arange(2 * self.count, dtype=np.uint64))[ids]
         return 1 - 2 * (derive(self.salt_words[0], SIGN, ids) >> np.uint64(63)).astype(np.int64)
 
     def codes(self, ids: UInt64s, cohort: UInt64s | int) -> UInt64s:
         """The non-zero Walsh code of each key in the given cohort (one number, or one per id)."""
         which = np.asarray(cohort, dtype=np.uint64)
         if self.kind == "closed":
+            if which.ndim == 0 and len(ids) > 2 * self.count:
+                return self._permuted(np.arange(2 * self.count, dtype=np.uint64), which)[ids]
             return self._permuted(ids, which)
         hashed = mix(ids ^ derive(self.salt_words[0], COHORT, which.reshape(-1)).reshape(which.shape))
         if self.kind == "wide":

@@ -77,8 +77,8 @@ def hash_entries(
 ) -> tuple[Int64s, Int64s]:
     """Bucket and sign of every entry: record i owns ids[offsets[i] : offsets[i + 1]] and seeds[i]."""
     bucket = np.zeros(len(ids), dtype=np.int64)
-    owner = np.repeat(np.arange(len(seeds)), np.diff(offsets))
     compiled = use_compiled(len(ids))
+    owner = np.repeat(np.arange(len(seeds)), np.diff(offsets)) if keys.cohorts > 1 or not compiled else None
     if family == "prf":
         sign = np.ones(len(ids), dtype=np.int64)
         salt, width = np.array([keys.salt_words[0]], dtype=np.uint64), np.uint64(buckets)

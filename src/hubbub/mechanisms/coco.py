@@ -24,7 +24,7 @@ from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
 from hubbub.kernel import kernel
 from hubbub.mechanism import Goal, Moments, Quantity
-from hubbub.mechanisms.collision import plausible
+from hubbub.mechanisms.collision import nth_other, plausible
 from hubbub.record import GRID, Entries
 
 if TYPE_CHECKING:
@@ -51,30 +51,37 @@ def _respond(
 ) -> None:
     both = favoured + other
     total = limit * both + (2 * pairs - 2 * limit) * other
+    last_seen = np.full(pairs, -1, dtype=np.int64)
     place = np.zeros(limit, dtype=np.int64)
+    hits = np.zeros(limit, dtype=np.int64)
+    members = np.zeros(limit, dtype=np.int64)
     for i in range(start, count):
         begin_record(tape, i)
         first = offsets[i]
         length = offsets[i + 1] - first
+        found = 0
         for j in range(limit):
             place[j] = bucket[first + j] if j < length else below(tape, pairs)
-        hits = np.unique(place)
-        if chance(tape, len(hits) * both, total):
-            pair = hits[below(tape, len(hits))]
-            members = np.flatnonzero(place == pair)
-            winner = members[below(tape, len(members))]
-            side = 1
-            if winner >= length:
-                side = random_sign(tape, 0, 1)
-            else:
+            if last_seen[place[j]] != i:
+                last_seen[place[j]] = i
+                hits[found] = place[j]
+                found += 1
+        if chance(tape, found * both, total):
+            pair = hits[below(tape, found)]
+            sharing = 0
+            for j in range(limit):
+                if place[j] == pair:
+                    members[sharing] = j
+                    sharing += 1
+            winner = members[below(tape, sharing)]
+            if winner < length:
                 side = sign[first + winner] * random_sign(tape, values[first + winner], GRID)
+            else:
+                side = random_sign(tape, 0, 1)
             if not chance(tape, favoured, both):
                 side = -side
         else:
-            pair = below(tape, pairs - len(hits))
-            for hit in hits:
-                if pair >= hit:
-                    pair += 1
+            pair = nth_other(below(tape, pairs - found), np.sort(hits[:found]))
             side = random_sign(tape, 0, 1)
         reports[i, 0] = pair
         reports[i, 1] = (side + 1) // 2

@@ -33,6 +33,16 @@ UInt64s = NDArray[np.uint64]
 
 
 @kernel
+def nth_other(n: int, taken: Any) -> int:
+    """The n-th number (from 0) that is not among the sorted numbers `taken`."""
+    for number in taken:
+        if n < number:
+            break
+        n += 1
+    return n
+
+
+@kernel
 def _respond(
     tape: Any,
     start: int,
@@ -48,25 +58,26 @@ def _respond(
     reports: Any,
 ) -> None:
     total = limit * favoured + (buckets - limit) * other
+    last_seen = np.full(buckets, -1, dtype=np.int64)
+    hits = np.zeros(limit, dtype=np.int64)
     for i in range(start, count):
         begin_record(tape, i)
-        items = np.zeros(offsets[i + 1] - offsets[i], dtype=np.int64)
-        for j in range(len(items)):
-            entry = offsets[i] + j
-            if sided:
-                negative = random_sign(tape, values[entry], GRID) < 0
-                items[j] = bucket[2 * entry + 1] if negative else bucket[2 * entry]
+        found = 0
+        for j in range(offsets[i], offsets[i + 1]):
+            if not sided:
+                place = bucket[j]
+            elif random_sign(tape, values[j], GRID) > 0:
+                place = bucket[2 * j]
             else:
-                items[j] = bucket[entry]
-        hits = np.unique(items)
-        if chance(tape, len(hits) * favoured, total):
-            reports[i, 0] = hits[below(tape, len(hits))]
+                place = bucket[2 * j + 1]
+            if last_seen[place] != i:
+                last_seen[place] = i
+                hits[found] = place
+                found += 1
+        if chance(tape, found * favoured, total):
+            reports[i, 0] = hits[below(tape, found)]
         else:
-            place = below(tape, buckets - len(hits))
-            for hit in hits:
-                if place >= hit:
-                    place += 1
-            reports[i, 0] = place
+            reports[i, 0] = nth_other(below(tape, buckets - found), np.sort(hits[:found]))
 
 
 class Collision(Hashed):

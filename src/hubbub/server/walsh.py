@@ -66,25 +66,35 @@ def spectra(bucket: Int64s, values: Int64s, buckets: int) -> Int64s:
 
 
 @kernel
-def _scatter(total: Any, base: Any, rows: Any, coefficients: Any) -> None:
-    count, size = coefficients.shape
+def _scatter(total: Any, base: Any, rows: Any, bucket: Any, values: Any) -> None:
+    size = 1 << rows.shape[1]
     index = np.zeros(size, dtype=np.int64)
-    for i in range(count):
+    coefficients = np.zeros(size, dtype=np.int64)
+    for i in range(len(base)):
         index[0] = base[i]
+        coefficients[0] = values[i, 0]
+        dense = bucket[i] < 0
+        if dense:
+            coefficients[:] = values[i]
+            _butterflies(coefficients)
         width = 1
         for bit in range(rows.shape[1]):
+            flip = 0 if dense else (bucket[i] >> bit) & 1
             for s in range(width):
                 index[width + s] = index[s] ^ rows[i, bit]
+                if not dense:
+                    coefficients[width + s] = -coefficients[s] if flip else coefficients[s]
             width *= 2
         for s in range(size):
-            total[index[s]] += coefficients[i, s]
+            total[index[s]] += coefficients[s]
 
 
-def scatter(total: Int64s, base: Int64s, rows: Int64s, coefficients: Int64s) -> None:
-    """total[base_i ^ r_S] += coefficients[i, S] for all reports i and subsets S of their rows."""
-    if coefficients.size >= _SMALL and numba_available():
-        _scatter.compiled()(total, base, rows, coefficients)
+def scatter(total: Int64s, base: Int64s, rows: Int64s, bucket: Int64s, values: Int64s) -> None:
+    """total[base_i ^ r_S] += V_i[S] for all reports i and subsets S of their rows (votes as in `spectra`)."""
+    if len(base) << rows.shape[1] >= _SMALL and numba_available():
+        _scatter.compiled()(total, base, rows, bucket, np.ascontiguousarray(values))
         return
+    coefficients = spectra(bucket, values, 1 << rows.shape[1])
     index = base[:, None]
     for bit in range(rows.shape[1]):
         index = np.concatenate([index, index ^ rows[:, bit : bit + 1]], axis=1)
