@@ -157,11 +157,12 @@ def check_batch(mechanism: Mechanism) -> None:
     """Law 6: compiled bulk and interpreted single reports are the same function of the same coins."""
     task = task_for(mechanism, 16)
     entries = _crowd(mechanism, BULK, 16, min(mechanism.max_entries, 8), seed=3)
-    seeds = SimulatedSeeds(4).draw(mechanism.layout.fields[0].bits, BULK)
+    each = mechanism.seeds_per_report
+    seeds = SimulatedSeeds(4).draw(mechanism.layout.fields[0].bits, BULK * each)
     bulk = mechanism.randomize(task.keys, entries, seeds, InsecureCoins(9))
     tape = _Words(9)
     singles = [
-        mechanism.randomize(task.keys, entries.slice(i, i + 1), seeds[i : i + 1], tape)  # type: ignore[arg-type]
+        mechanism.randomize(task.keys, entries.slice(i, i + 1), seeds[each * i : each * (i + 1)], tape)  # type: ignore[arg-type]
         for i in range(200)
     ]
     assert np.array_equal(bulk[:200], np.concatenate(singles))

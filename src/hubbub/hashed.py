@@ -104,13 +104,26 @@ class Hashed(Mechanism):
         """Fill `reports` [n, fields after the seed] for records hashed to `bucket` and `sign`."""
 
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
-        ids, offsets = entries.ids, entries.offsets
-        if self.sided:
-            ids, offsets = np.stack([ids, keys.other_side(ids)], axis=1).reshape(-1), 2 * offsets
-        bucket, sign = hash_entries(self.family, keys, seeds, ids, offsets, self.buckets)
+        bucket, sign = self._hash(keys, entries, seeds)
         reports = np.zeros((len(entries), len(self.report_fields())), dtype=np.int64)
         self.respond(coins, entries, bucket, sign, reports)
         return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
+
+    def _hash(self, keys: Keys, entries: Entries, seeds: UInt64s) -> tuple[Int64s, Int64s]:
+        """Bucket and sign of every entry (both sides of it, where keys have two) under each seed of its record.
+
+        Order: records, their seeds, their entries, their sides.
+        """
+        ids, offsets, repeats = entries.ids, entries.offsets, self.seeds_per_report
+        if repeats > 1:
+            lengths = np.repeat(np.diff(offsets), repeats)
+            starts = np.concatenate([[0], np.cumsum(lengths)])
+            within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+            ids = ids[np.repeat(np.repeat(offsets[:-1], repeats), lengths) + within]
+            offsets = starts.astype(np.int64)
+        if self.sided:
+            ids, offsets = np.stack([ids, keys.other_side(ids)], axis=1).reshape(-1), 2 * offsets
+        return hash_entries(self.family, keys, seeds, ids, offsets, self.buckets)
 
     # On the server
 

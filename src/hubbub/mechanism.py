@@ -129,9 +129,16 @@ class Mechanism(BaseModel, ABC):
     def layout(self) -> Layout:
         """The fields of a report; the first is the public seed."""
 
+    @property
+    def seeds_per_report(self) -> int:
+        """Public seeds to draw for a report; it carries the one that it uses."""
+        return 1
+
     @abstractmethod
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
-        """Reports [n, fields] for a batch of records; pure given its arguments.
+        """Reports [n, fields] for a batch of records and their seeds [n * seeds_per_report].
+
+        Pure given its arguments.
 
         One record is a batch of one: the same lines run interpreted for a few records and compiled
         for many, so batch and single reports have the same law by construction.

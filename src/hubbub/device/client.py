@@ -67,7 +67,7 @@ def privatize(
         if task.mechanism.limits_entries:
             part, sampled = sample_down(part, task.mechanism.max_entries, coins)
             summary += sampled
-        drawn = seeds.draw(layout.fields[0].bits, len(part))
+        drawn = seeds.draw(layout.fields[0].bits, len(part) * task.mechanism.seeds_per_report)
         packed[start : start + len(part)] = layout.pack(
             task.mechanism.randomize(task.keys, part, drawn, coins)
         )

@@ -24,7 +24,8 @@ from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
 from hubbub.kernel import kernel
 from hubbub.mechanism import Goal, Moments, Quantity
-from hubbub.mechanisms.collision import nth_other, plausible
+from hubbub.items import plausible
+from hubbub.mechanisms.collision import nth_other
 from hubbub.record import GRID, Entries
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from hubbub.device.coins import Coins, begin_record, below, chance, random_sign,
 from hubbub.device.wire import Field as WireField
 from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
+from hubbub.items import ItemRates
 from hubbub.kernel import kernel
 from hubbub.mechanism import Goal, Moments, Quantity
 from hubbub.record import GRID, Entries
@@ -156,50 +157,14 @@ class Collision(Hashed):
         return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)
 
     @property
-    def rates(self) -> tuple[float, float]:
-        """Probability that a held item's bucket is reported, and an absent item's."""
+    def rates(self) -> ItemRates:
+        """W / Omega for items held, 1 / t for others."""
         favoured, other = self.weights
         total = self.max_entries * favoured + (self.buckets - self.max_entries) * other
-        return favoured / total, 1 / self.buckets
+        return ItemRates(favoured / total, 1 / self.buckets, self.sided)
 
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
-        held, absent = self.rates
-        n = max(state.count, 1)
-
-        def frequencies(items: UInt64s) -> NDArray[np.float64]:
-            tally: NDArray[np.float64] = self.tally(state, keys, items)[0] / n
-            return (tally - absent) / (held - absent)
-
-        plus = frequencies(ids)
-        if not self.sided:
-            share = np.clip(plus, 0, 1)
-            return Moments(plus, self._variance("frequency", n, share, share, share))
-        minus = frequencies(keys.other_side(ids))
-        frequency, mean = plus + minus, plus - minus
-        share, middle, square = plausible(frequency, mean)
-        return Moments(
-            frequency,
-            self._variance("frequency", n, share, middle, square),
-            mean,
-            self._variance("mean", n, share, middle, square),
-            self._side(n, share, middle, square) - self._side(n, share, -middle, square),
-        )
-
-    def _side(self, users: int, frequency: Any, mean: Any, square: Any) -> Any:
-        """Variance of the frequency of key+ (of key-: with -mean)."""
-        held, absent = self.rates
-        gap = held - absent
-        rounded, rounded_twice = (frequency + mean) / 2, (frequency + 2 * mean + square) / 4
-        noise = absent * (1 - absent) + gap * (1 - 2 * absent) * rounded - gap**2 * rounded_twice
-        return noise / (users * gap**2)
-
-    def _variance(self, quantity: Quantity, users: int, frequency: Any, mean: Any, square: Any) -> Any:
-        if not self.sided:
-            return self._side(users, frequency, frequency, frequency)
-        both = self._side(users, frequency, mean, square) + self._side(users, frequency, -mean, square)
-        # Rounding to one side rules out the other: the sides' covariance is -(frequency - square) / 4n.
-        rounding = (frequency - square) / (2 * users)
-        return both + rounding if quantity == "mean" else both - rounding
+        return self.rates.moments(self, state, keys, ids)
 
     def variance(
         self,
@@ -210,9 +175,8 @@ class Collision(Hashed):
         square: float | None = None,
         energy: float | None = None,
     ) -> float:
-        return float(
-            self._variance(quantity, users, frequency, mean, frequency if square is None else square)
-        )
+        square = frequency if square is None else square
+        return float(self.rates.variance(quantity, users, frequency, mean, square))
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Collision]:
@@ -220,14 +184,3 @@ class Collision(Hashed):
             yield cls(
                 epsilon=goal.epsilon, max_entries=goal.max_entries, values=goal.values, family=goal.family
             )
-
-
-def plausible(frequency: Any, mean: Any) -> tuple[Any, Any, Any]:
-    """Estimates pulled into their possible range, for use in variance formulas.
-
-    The mean square is not estimated; (mean)^2 / frequency is the least it can be, which makes the
-    variance, if anything, too large.
-    """
-    share = np.clip(frequency, 0, 1)
-    middle = np.clip(mean, -share, share)
-    return share, middle, middle**2 / np.maximum(share, 1e-12)

@@ -101,17 +101,22 @@ def laplace_law(value: int, scale: float, limit: int) -> list[tuple[int, float]]
 
 
 def law_of(task: Task, record: Record, seed: int) -> Law:
-    """The exact law of a report (fields after the seed) for one record under one public seed."""
+    """The exact law of a report (fields after the seed) for one record under one public seed.
+
+    Where a report chooses among several seeds, these are seed, seed + 1, ..., and the law is that of the
+    whole report.
+    """
     entries, _ = encode_record(task, record)
     mechanism = task.mechanism
+    seeds = np.arange(seed, seed + mechanism.seeds_per_report, dtype=np.uint64)
+    first = 1 if mechanism.seeds_per_report == 1 else 0
 
     def run(coins: Enumeration) -> Hashable:
         kept = entries
         if mechanism.limits_entries:
             kept, _ = sample_down(entries, mechanism.max_entries, coins)  # type: ignore[arg-type]
-        seeds = np.array([seed], dtype=np.uint64)
         report = mechanism.randomize(task.keys, kept, seeds, coins)  # type: ignore[arg-type]
-        return tuple(int(number) for number in report[0, 1:])
+        return tuple(int(number) for number in report[0, first:])
 
     return Enumeration().law(run)  # type: ignore[return-value]
 
