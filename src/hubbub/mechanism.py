@@ -64,6 +64,7 @@ class Goal:
     distance: float | None = None
     delta: float = 0.0
     users: int = 100_000
+    keys: int = 1000
     family: Literal["walsh", "prf"] = "walsh"
 
 

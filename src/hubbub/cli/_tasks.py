@@ -80,6 +80,7 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
                 options["distance"],
                 options["delta"],
                 options["users"],
+                keys.get("size") or len(keys.get("vocabulary") or ()) or 1 << min(keys.get("bits") or 20, 30),
                 options["family"],
             )
         )

@@ -22,9 +22,9 @@ from hubbub.device.coins import Coins, begin_record, below, chance, random_sign,
 from hubbub.device.wire import Field as WireField
 from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
+from hubbub.items import plausible
 from hubbub.kernel import kernel
 from hubbub.mechanism import Goal, Moments, Quantity
-from hubbub.items import plausible
 from hubbub.mechanisms.collision import nth_other
 from hubbub.record import GRID, Entries
 

@@ -16,7 +16,6 @@ from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.device.client import encode_record
 from hubbub.errors import Refused
@@ -155,10 +154,3 @@ def small_records(keys: Sequence[str], values: Sequence[float], most: int) -> It
                     yield from extend(place + 1, {**record, keys[place]: value})
 
     return extend(0, {})
-
-
-def estimate_law(law: Law, score: Callable[[tuple[int, ...]], float]) -> tuple[float, float]:
-    """Mean and variance of a function of the report."""
-    points: NDArray[np.float64] = np.array([(score(report), float(p)) for report, p in law.items()])
-    mean = float(points[:, 0] @ points[:, 1])
-    return mean, float(((points[:, 0] - mean) ** 2) @ points[:, 1])

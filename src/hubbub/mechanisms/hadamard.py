@@ -1,0 +1,214 @@
+"""Hadamard response for records of one key (Acharya, Sun, Zhang 2019): no seed, one number.
+
+Reports are columns of a Walsh matrix, 2^bits of them in equal blocks. A key has a block and a non-zero row of
+it; it favours the half of the block where its row is +1. One block is best for small epsilon, about
+(e^epsilon - 1) / 2 blocks for large. A record without a key favours a half chosen at random.
+
+The one-bit form (the column public, the report the row's sign, flipped at random) is `sparse_sum` with
+max_entries = 1: its bin is the sign of the one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import UNIT, Coins, begin_record, below, chance, favoured_weight, run_kernel
+from hubbub.device.wire import Field as WireField
+from hubbub.device.wire import Layout
+from hubbub.errors import Refused
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import kernel, parity
+from hubbub.mechanism import Goal, Mechanism, Moments, Quantity
+from hubbub.record import Entries
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+
+@kernel
+def _respond(
+    tape: Any,
+    start: int,
+    count: int,
+    offsets: Any,
+    block: Any,
+    row: Any,
+    blocks: int,
+    size: int,
+    favoured: int,
+    other: int,
+    reports: Any,
+) -> None:
+    half = size // 2
+    weight = half * favoured
+    for i in range(start, count):
+        begin_record(tape, i)
+        if offsets[i + 1] > offsets[i]:
+            mine, line = block[offsets[i]], row[offsets[i]]
+        else:
+            mine, line = below(tape, blocks), 1 + below(tape, size - 1)
+        if chance(tape, weight, weight + (blocks * size - half) * other):
+            # A uniform column where the row is +1: any column, with one bit of the row flipped if need be.
+            column = below(tape, size)
+            if parity(line & column):
+                column ^= line & -line
+            reports[i, 0] = mine * size + column
+            continue
+        place = below(tape, blocks * size - half)
+        if place < half:
+            column = below(tape, size)
+            if not parity(line & column):
+                column ^= line & -line
+            reports[i, 0] = mine * size + column
+        else:
+            place -= half
+            reports[i, 0] = place if place < mine * size else place + size
+
+
+class HadamardResponse(Mechanism):
+    """epsilon-LDP per record.
+
+    Proof. Exactly half a block of columns has weight W, all others V, whatever the key, so the total is constant
+    and two records' probabilities differ by at most W / V <= exp(epsilon).
+
+    Unbiased: over its own block, the signed count of a key's row has mean s (W - V) / Omega per user who holds
+    it (s half a block), and 0 for users of other rows (rows are orthogonal) and of other blocks.
+    """
+
+    name: ClassVar[str] = "hadamard"
+    summary: ClassVar[str] = "one key per record: half a block of Walsh columns is favoured (Acharya et al.)"
+
+    max_entries: Literal[1] = Field(default=1, description="one key per record")
+    values: Literal["set"] = Field(default="set", description="sets of one key")
+    bits: int = Field(default=16, ge=2, le=26, description="bits per report: room for about 2^bits keys")
+    blocks: int = Field(
+        default=0, ge=0, le=1 << 20, description="blocks of columns, a power of two (0: chosen)"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> HadamardResponse:
+        if not self.blocks:
+            options = [1 << a for a in range(self.bits - 1)]
+            self._fill(blocks=min(options, key=lambda b: (self._ratio - 1 + 2 * b) ** 2 / b))
+        if self.blocks & (self.blocks - 1) or self.block_size < 2:
+            raise ValueError("blocks must be a power of two and leave at least 2 columns each")
+        if (1 << self.bits) * self.weights[0] >= 1 << 62:
+            raise ValueError("epsilon and bits are together too large for exact 64-bit weights")
+        return self
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(W, V): W / V is exp(epsilon) rounded down."""
+        return favoured_weight(self.epsilon), UNIT
+
+    @property
+    def _ratio(self) -> float:
+        return self.weights[0] / self.weights[1]
+
+    @property
+    def block_size(self) -> int:
+        """Columns per block."""
+        return (1 << self.bits) // self.blocks
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local")
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return ("frequency",)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((WireField("seed", 1), WireField("column", 1 << self.bits)))
+
+    def miniature(self) -> HadamardResponse:
+        """The same with few columns."""
+        blocks = min(self.blocks, 4)
+        return HadamardResponse(
+            epsilon=self.epsilon, blocks=blocks, bits=min(self.bits, blocks.bit_length() + 2)
+        )
+
+    def _place(self, keys: Keys, ids: UInt64s) -> tuple[Int64s, Int64s]:
+        """Block and non-zero row of each key."""
+        if keys.kind != "closed":
+            raise Refused("Hadamard response needs a closed vocabulary.")
+        if keys.count > self.blocks * (self.block_size - 1):
+            raise Refused(
+                f"{keys.count} keys do not fit into {self.bits} bits and {self.blocks} blocks; use more bits."
+            )
+        places = ids.astype(np.int64)
+        return places % self.blocks, 1 + places // self.blocks
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
+        block, row = self._place(keys, entries.ids)
+        reports = np.zeros((len(entries), 1), dtype=np.int64)
+        run_kernel(
+            _respond,
+            coins,
+            len(entries),
+            entries.offsets,
+            block,
+            row,
+            self.blocks,
+            self.block_size,
+            *self.weights,
+            reports,
+        )
+        return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
+
+    def empty(self, keys: Keys) -> State:
+        from hubbub.server.state import State
+
+        return State(np.zeros(1 << self.bits, dtype=np.int64), np.zeros((0, 0), dtype=np.uint8))
+
+    def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
+        state.totals += np.bincount(reports[:, 1].astype(np.int64), minlength=1 << self.bits)
+        state.count += len(reports)
+
+    @property
+    def gain(self) -> float:
+        """kappa = s (W - V) / Omega."""
+        return (self._ratio - 1) / (self._ratio - 1 + 2 * self.blocks)
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        from hubbub.server.walsh import transform_rows
+
+        n = max(state.count, 1)
+        counts = state.totals.reshape(self.blocks, self.block_size)
+        block, row = self._place(keys, ids)
+        frequency = transform_rows(counts)[block, row] / (n * self.gain)
+        seen = counts.sum(axis=1)[block] / n
+        share = np.clip(frequency, 0, 1)
+        return Moments(frequency, (seen - self.gain**2 * share) / (n * self.gain**2))
+
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        """With users spread evenly over the blocks; the error bars use each block's own share."""
+        seen = 1 / self.blocks
+        return (seen - self.gain**2 * frequency) / (users * self.gain**2)
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[HadamardResponse]:
+        if (
+            goal.unit == "record"
+            and goal.values == "set"
+            and goal.max_entries == 1
+            and goal.quantity == "frequency"
+        ):
+            yield cls(epsilon=goal.epsilon, bits=min(26, max(16, (goal.keys * 2).bit_length())))

@@ -1,0 +1,103 @@
+"""Hadamard response: accuracy, privacy, and where it stands among one-key mechanisms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from accuracy import check_accuracy
+
+from hubbub.conformance import check_privacy, task_for
+from hubbub.errors import Refused
+from hubbub.mechanism import make_mechanism
+from hubbub.mechanisms.hadamard import HadamardResponse
+from hubbub.privacy.exact import law_of
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.5])
+@pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])
+def test_accuracy(epsilon: float, kind: str) -> None:
+    """One block, where the formula needs no assumption about the crowd."""
+    check_accuracy(HadamardResponse(epsilon=epsilon, blocks=1), kind, "frequency")
+
+
+def test_accuracy_with_blocks() -> None:
+    """Uniform keys spread evenly over four blocks."""
+    check_accuracy(HadamardResponse(epsilon=2.0, blocks=4), "uniform", "frequency")
+
+
+@pytest.mark.parametrize(("epsilon", "blocks"), [(0.5, 1), (2.0, 2), (3.0, 4)])
+def test_enumeration(epsilon: float, blocks: int) -> None:
+    check_privacy(HadamardResponse(epsilon=epsilon, blocks=blocks), keys=4)
+
+
+class Louder(HadamardResponse):
+    """The favoured weight raised by 1%."""
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        favoured, other = super().weights
+        return favoured * 101 // 100, other
+
+    def miniature(self) -> HadamardResponse:
+        return Louder(epsilon=self.epsilon, blocks=self.blocks, bits=4)
+
+
+def test_enumeration_notices_one_percent() -> None:
+    with pytest.raises(AssertionError, match="loses"):
+        check_privacy(Louder(epsilon=1.0))
+
+
+def test_blocks_follow_epsilon() -> None:
+    """About (e^epsilon - 1) / 2 blocks."""
+    chosen = [HadamardResponse(epsilon=e).blocks for e in (0.5, 1.0, 3.0, 5.0)]
+    assert chosen == [1, 1, 8, 64]
+
+
+def test_half_of_a_block_is_favoured() -> None:
+    mechanism = HadamardResponse(epsilon=1.0, bits=4, blocks=2)
+    law = law_of(task_for(mechanism), {"2": 1.0}, 0)
+    favoured = {column for (column,), mass in law.items() if mass == max(law.values())}
+    assert len(law) == 16
+    assert len(favoured) == 4
+    assert favoured <= set(range(8))
+
+
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 2.0, 3.0])
+def test_sketch_response_matches_the_best_for_one_key(epsilon: float) -> None:
+    """For one key sketch response is optimal local hashing, 4 e^eps / (e^eps - 1)^2, and never worse than this."""
+    sketch = make_mechanism("sketch_response", epsilon=epsilon, max_entries=1, family="prf")
+    walsh = make_mechanism("sketch_response", epsilon=epsilon, max_entries=1)
+    best = 4 * math.exp(epsilon) / math.expm1(epsilon) ** 2
+    assert sketch.variance("frequency", 1) <= 1.02 * best
+    assert walsh.variance("frequency", 1) <= 1.001 * HadamardResponse(epsilon=epsilon).variance(
+        "frequency", 1
+    )
+
+
+def test_one_bit_form_is_sparse_sum_with_one_entry() -> None:
+    """The bit is the key's Walsh sign, flipped with probability 1 / (e^eps + 1)."""
+    one_bit = make_mechanism("sparse_sum", epsilon=1.0, max_entries=1)
+    assert (one_bit.layout.bits, one_bit.layout.fields[-1].name) == (17, "bit")
+    law = law_of(task_for(one_bit), {"1": 1.0}, 5)
+    assert sorted(float(p) for p in law.values()) == pytest.approx(
+        [1 / (math.e + 1), math.e / (math.e + 1)], rel=1e-8
+    )
+    full = HadamardResponse(epsilon=1.0)
+    assert one_bit.variance("frequency", 1) == pytest.approx(full.variance("frequency", 1), rel=1e-6)
+
+
+def test_bad_use() -> None:
+    with pytest.raises(Refused, match="power of two"):
+        make_mechanism("hadamard", epsilon=1.0, blocks=3)
+    with pytest.raises(Refused, match="more bits"):
+        law_of(task_for(HadamardResponse(epsilon=1.0, bits=2), size=9), {"1": 1.0}, 0)
+    open_task = task_for(HadamardResponse(epsilon=1.0)).model_copy(update={"keys": _folded()})
+    with pytest.raises(Refused, match="closed"):
+        law_of(open_task, {"x": 1.0}, 0)
+
+
+def _folded() -> object:
+    from hubbub.device.codes import Keys
+
+    return Keys(kind="folded", bits=16)
