@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Client": "hubbub.device.client",
-    "Estimate": "hubbub.estimate",
+    "Estimate": "hubbub.estimates",
     "Guarantee": "hubbub.guarantee",
     "Keys": "hubbub.device.codes",
     "Ledger": "hubbub.device.ledger",
@@ -17,9 +17,8 @@ _HOMES = {
     "State": "hubbub.server.state",
     "Task": "hubbub.task",
     "aggregate": "hubbub.server.fold",
-    "estimate": "hubbub.estimate",
+    "estimate": "hubbub.estimates",
     "make_mechanism": "hubbub.mechanism",
-    "mechanisms": "hubbub.mechanism",
 }
 __all__ = [
     "Client",
@@ -34,7 +33,6 @@ __all__ = [
     "aggregate",
     "estimate",
     "make_mechanism",
-    "mechanisms",
 ]
 
 if TYPE_CHECKING:
@@ -42,9 +40,9 @@ if TYPE_CHECKING:
     from hubbub.device.codes import Keys
     from hubbub.device.ledger import Ledger
     from hubbub.errors import Refused
-    from hubbub.estimate import Estimate, estimate
+    from hubbub.estimates import Estimate, estimate
     from hubbub.guarantee import Guarantee
-    from hubbub.mechanism import make_mechanism, mechanisms
+    from hubbub.mechanism import make_mechanism
     from hubbub.server.fold import aggregate
     from hubbub.server.state import State
     from hubbub.task import Task

@@ -64,16 +64,37 @@ def are_neighbours(guarantee: Guarantee, one: dict[str, float], two: dict[str, f
     return sum(abs(one.get(key, 0) - two.get(key, 0)) for key in changed) <= (guarantee.distance or 0)
 
 
-def exact_loss(task: Task, records: Sequence[dict[str, float]], seeds: Sequence[int]) -> float:
-    """The largest privacy loss between neighbours among these records, by exact enumeration."""
-    worst = 0.0
+def neighbour_losses(
+    task: Task, records: Sequence[dict[str, float]], seeds: Sequence[int]
+) -> Iterator[tuple[float, dict[str, float], dict[str, float]]]:
+    """The exact privacy loss of every pair of neighbours among these records, for each of the seeds."""
     for seed in seeds:
         laws: list[Law] = [law_of(task, record, seed) for record in records]
         for i, one in enumerate(records):
             for j in range(i):
                 if are_neighbours(task.guarantee, one, records[j]):
-                    worst = max(worst, math.log(worst_ratio([laws[i], laws[j]])))
-    return worst
+                    yield math.log(worst_ratio([laws[i], laws[j]])), one, records[j]
+
+
+def exact_loss(task: Task, records: Sequence[dict[str, float]], seeds: Sequence[int]) -> float:
+    """The largest privacy loss between neighbours among these records, by exact enumeration."""
+    return max((loss for loss, _, _ in neighbour_losses(task, records, seeds)), default=0.0)
+
+
+def examples_like(task: Task, keys: int) -> list[dict[str, float]]:
+    """Every record over `keys` keys with up to one entry too many (values: both ends and one between)."""
+    values = [1.0] if task.mechanism.values == "set" else [-1.0, 1.0, 0.5]
+    limit = min(task.mechanism.max_entries + 1, keys)
+    records = list(small_records([str(k) for k in range(keys)], values, limit))
+    return [r for r in records if len(r) < 3 or 0.5 not in r.values()]
+
+
+def small_task(task: Task, keys: int) -> Task:
+    """A task with the mechanism of another, small enough to enumerate: at most 2 entries, its own other choices."""
+    mechanism = task.mechanism
+    limit = min(mechanism.max_entries, 2)
+    shrunk = mechanism.model_dump(exclude=set(mechanism.chosen)) | {"max_entries": limit}
+    return task_for(type(mechanism)(**shrunk).miniature(), keys)
 
 
 def check_privacy(mechanism: Mechanism, seeds: Sequence[int] = (0, 1), keys: int = 3) -> None:
@@ -82,12 +103,7 @@ def check_privacy(mechanism: Mechanism, seeds: Sequence[int] = (0, 1), keys: int
     Enumerates every record over `keys` keys with up to one entry too many, through the shipped code.
     """
     task = task_for(mechanism.miniature(), keys)
-    values = [1.0] if mechanism.values == "set" else [-1.0, 1.0, 0.5]
-    limit = min(mechanism.max_entries + 1, keys)
-    records = list(small_records([str(k) for k in range(keys)], values, limit))
-    if mechanism.values == "signed":
-        records = [r for r in records if len(r) < 3 or 0.5 not in r.values()]
-    loss = exact_loss(task, records, seeds)
+    loss = exact_loss(task, examples_like(task, keys), seeds)
     claimed = task.guarantee.epsilon
     assert loss <= claimed * (1 + 1e-9), f"{mechanism!r} loses {loss}, claims {claimed}"
     assert loss >= 0.25 * claimed, f"{mechanism!r} loses only {loss} of {claimed}: wasted, or not exercised"

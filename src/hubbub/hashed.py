@@ -8,8 +8,9 @@ live here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,8 @@ class Votes:
 
 class Hashed(Mechanism):
     """A mechanism over hash buckets."""
+
+    chosen: ClassVar[frozenset[str]] = frozenset({"buckets"})
 
     family: Family = Field(
         default="walsh", description="hash family: walsh (fast decode) or prf (as published)"
@@ -196,12 +199,24 @@ class Hashed(Mechanism):
         step = max(1, _CHUNK // 4)
         for start in range(0, state.count, step):
             reports = self.layout.unpack(state.reports[start : start + step])
-            seeds = np.ascontiguousarray(reports[:, 0])
-            ones = np.arange(len(seeds) + 1, dtype=np.int64)
             votes = self._votes_of(reports)
             for place, key in enumerate(ids):
-                same = np.full(len(seeds), key, dtype=np.uint64)
-                bucket, sign = hash_entries(self.family, keys, seeds, same, ones, self.buckets)
-                for channel, vote in enumerate(votes):
-                    cast = vote.of(bucket)
-                    result[channel, place] += int((cast * sign if vote.signed else cast).sum())
+                for channel, cast in enumerate(self._votes_for(keys, reports, votes, key)):
+                    result[channel, place] += int(cast.sum())
+
+    def _votes_for(
+        self, keys: Keys, reports: UInt64s, votes: tuple[Votes, ...], key: np.uint64
+    ) -> Iterator[Int64s]:
+        """What each report votes for one key, channel by channel."""
+        seeds = np.ascontiguousarray(reports[:, 0])
+        same, ones = np.full(len(seeds), key, dtype=np.uint64), np.arange(len(seeds) + 1, dtype=np.int64)
+        bucket, sign = hash_entries(self.family, keys, seeds, same, ones, self.buckets)
+        for vote in votes:
+            yield vote.of(bucket) * sign if vote.signed else vote.of(bucket)
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        votes = self._votes_of(reports)
+        return sum(
+            (next(self._votes_for(keys, reports, votes, key)) for key in ids),
+            np.zeros(len(reports), dtype=np.int64),
+        )

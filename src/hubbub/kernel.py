@@ -70,7 +70,10 @@ class Kernel:
         twin = types.FunctionType(self.function.__code__, scope, self.function.__name__)
         twin.__qualname__ = f"{self.function.__qualname__}_{self.fingerprint()}"
         twin.__module__ = self.function.__module__
-        return numba.njit(nogil=True, cache=True)(twin)
+        try:
+            return numba.njit(nogil=True, cache=True)(twin)
+        except RuntimeError:  # typed into an interpreter: there is no file to keep the cache beside
+            return numba.njit(nogil=True)(twin)
 
 
 def _code_bytes(code: types.CodeType) -> bytes:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 UInt64s = NDArray[np.uint64]
 ValueKind = Literal["set", "signed"]
-Quantity = Literal["frequency", "mean", "conditional"]
+Quantity = Literal["frequency", "mean", "conditional", "sum"]
 
 _registry: dict[str, type[Mechanism]] = {}
 
@@ -54,7 +54,10 @@ class Moments:
 
 @dataclass(frozen=True)
 class Goal:
-    """What somebody wants to learn, before any mechanism is chosen."""
+    """What somebody wants to learn, before any mechanism is chosen.
+
+    With `central_epsilon` the guarantee is asked for in the shuffled model, with `delta`, and epsilon is solved for.
+    """
 
     quantity: Quantity
     epsilon: float
@@ -65,6 +68,7 @@ class Goal:
     delta: float = 0.0
     users: int = 100_000
     keys: int = 1000
+    central_epsilon: float | None = None
     family: Literal["walsh", "prf"] = "walsh"
 
 
@@ -77,6 +81,8 @@ class Mechanism(BaseModel, ABC):
     name: ClassVar[str]
     #: One line for tables.
     summary: ClassVar[str]
+    #: Parameters that follow from others unless given; chosen anew when a mechanism is shrunk for enumeration.
+    chosen: ClassVar[frozenset[str]] = frozenset()
 
     epsilon: float = Field(gt=0, le=16, allow_inf_nan=False, description="privacy parameter of one report")
     max_entries: int = Field(ge=1, le=1 << 16, description="entries of a record that count")
@@ -107,6 +113,11 @@ class Mechanism(BaseModel, ABC):
     def limits_entries(self) -> bool:
         """Whether records longer than max_entries are sampled down before randomizing."""
         return True
+
+    @property
+    def refuses_longer(self) -> bool:
+        """Whether the guarantee does not cover records with more than max_entries entries."""
+        return False
 
     @property
     def centered(self) -> bool:
@@ -158,6 +169,12 @@ class Mechanism(BaseModel, ABC):
     @abstractmethod
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         """Add reports to a state, in place."""
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> NDArray[np.int64]:
+        """How much each report speaks for these keys together: what an attacker would look at."""
+        raise Refused(
+            f"Mechanism {self.name} has no score of its reports; only the exact audit works for it."
+        )
 
     @abstractmethod
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:

@@ -1,27 +1,236 @@
-"""Which mechanism: every candidate that reaches the goal, ranked by its own predicted error."""
+"""Which mechanism: every candidate that reaches the goal, ranked by its own predicted error.
+
+Predictions are the mechanisms' `variance()`, the formula that also draws the error bars.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
 from hubbub.errors import Refused
-from hubbub.mechanism import Goal, Mechanism, mechanisms
+from hubbub.mechanism import Goal, Mechanism, Quantity, ValueKind, explain, mechanisms
 
 
-def rank(goal: Goal) -> list[tuple[float, Mechanism]]:
-    """(variance of a rare key's estimate, mechanism), best first."""
-    quantity = "mean" if goal.quantity == "conditional" else goal.quantity
-    found = [
-        (candidate.variance(quantity, goal.users), candidate)
-        for kind in mechanisms().values()
-        for candidate in kind.candidates(goal)
-    ]
-    return sorted(found, key=lambda pair: pair[0])
+@dataclass(frozen=True)
+class Option:
+    """One way to reach a goal, or why it is none."""
+
+    name: str
+    mechanism: Mechanism | None
+    reason: str = ""
+    error: float = math.inf
+    largest: float = math.inf
+    detectable: float = math.inf
+    hashes: int = 0
+    server: str = ""
+    shuffled: str = ""
+
+    @property
+    def bytes(self) -> int:
+        return self.mechanism.layout.width if self.mechanism else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        if self.mechanism is None:
+            return {"mechanism": self.name, "suitable": False, "reason": self.reason}
+        return {
+            "mechanism": self.name,
+            "suitable": True,
+            "error": self.error,
+            "largest_error": self.largest,
+            "detectable": self.detectable,
+            "report_bytes": self.bytes,
+            "device_hashes": self.hashes,
+            "server": self.server,
+            "guarantee": self.mechanism.guarantee().as_dict(),
+            "shuffled": self.shuffled,
+            "parameters": self.mechanism.model_dump(exclude_none=True),
+        }
 
 
-def choose(goal: Goal) -> Mechanism:
+def without_sum(quantity: Quantity, values: ValueKind) -> Quantity:
+    """A sum is the number of users times a frequency (sets) or a mean."""
+    if quantity != "sum":
+        return quantity
+    return "frequency" if values == "set" else "mean"
+
+
+def _noise(mechanism: Mechanism, goal: Goal) -> float:
+    """Variance that decides; for a conditional mean both its parts do."""
+    if goal.quantity == "conditional":
+        return mechanism.variance("mean", goal.users) + mechanism.variance("frequency", goal.users)
+    return mechanism.variance(goal.quantity, goal.users)
+
+
+def rank(goal: Goal, unit_size: float = 1.0, most_bytes: int | None = None) -> list[Option]:
+    """All mechanisms, best first, the unsuitable last with the reason.
+
+    Errors are in the units of the values (`unit_size` is what 1 in [-1, 1] stands for); for sums they are
+    multiplied by the number of users.
+    """
+    if goal.quantity == "sum":
+        unit_size *= goal.users
+        goal = replace(goal, quantity=without_sum(goal.quantity, goal.values))
+    options = [_best_of(kind, goal, unit_size, most_bytes) for kind in mechanisms().values()]
+    return sorted(options, key=lambda option: (option.mechanism is None, option.error, option.name))
+
+
+def choose(goal: Goal, most_bytes: int | None = None) -> Mechanism:
     """The mechanism with the lowest predicted error."""
-    ranked = rank(goal)
-    if not ranked:
+    best = rank(goal, most_bytes=most_bytes)[0]
+    if best.mechanism is None:
         raise Refused(
-            f"No mechanism estimates the {goal.quantity} of {goal.values} values with unit {goal.unit!r}."
+            f"No mechanism estimates the {goal.quantity} of {goal.values} values with unit {goal.unit!r} under these "
+            "limits."
         )
-    return ranked[0][1]
+    return best.mechanism
+
+
+def _best_of(kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: int | None) -> Option:
+    try:
+        local, note = (goal, "") if goal.central_epsilon is None else _local_goal(kind, goal)
+        found = _candidates(kind, local)
+    except Refused as problem:
+        return Option(kind.name, None, str(problem))
+    if not found:
+        return Option(kind.name, None, _why_not(kind, local))
+    fitting = [m for m in found if most_bytes is None or m.layout.width <= most_bytes]
+    if not fitting:
+        return Option(kind.name, None, f"needs {min(m.layout.width for m in found)} bytes a report")
+    best = min(fitting, key=lambda m: _noise(m, local))
+    error = math.sqrt(_noise(best, local)) * unit_size
+    keys = max(goal.keys, 1)
+    normal = NormalDist()
+    return Option(
+        kind.name,
+        best,
+        error=error,
+        largest=error * normal.inv_cdf(1 - 0.5 * (1 - 0.5 ** (1 / keys))),
+        detectable=error * normal.inv_cdf(1 - 0.025 / keys),
+        hashes=best.seeds_per_report * best.max_entries,
+        server=_server_cost(best, goal),
+        shuffled=note,
+    )
+
+
+def _local_goal(kind: type[Mechanism], goal: Goal) -> tuple[Goal, str]:
+    """The goal with the local epsilon that shuffling turns into the wanted central one."""
+    from hubbub.privacy.shuffle import shuffled_guarantee, solve_local_epsilon
+
+    assert goal.central_epsilon is not None
+    pure = replace(goal, delta=0.0)
+    if not _candidates(kind, pure):
+        raise Refused(_why_not(kind, pure))
+
+    def make(epsilon: float) -> Mechanism:
+        return min(_candidates(kind, replace(pure, epsilon=epsilon)), key=lambda m: _noise(m, pure))
+
+    epsilon = solve_local_epsilon(goal.central_epsilon, goal.delta, goal.users, make)
+    promise = shuffled_guarantee(make(epsilon), goal.users, goal.delta)
+    return replace(pure, epsilon=epsilon), promise.words()
+
+
+def _why_not(kind: type[Mechanism], goal: Goal) -> str:
+    """The smallest change of the goal that would make a mechanism suitable, as a reason."""
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("protects whole records only", {"unit": "record", "distance": None, "delta": 0.0}),
+        ("is for one entry per record", {"max_entries": 1}),
+        ("is for signed values", {"values": "signed"}),
+        ("is for sets", {"values": "set", "quantity": "frequency"}),
+        ("estimates frequencies only", {"quantity": "frequency"}),
+        ("estimates means only", {"quantity": "mean"}),
+    ]
+    for count in (1, 2, 3):
+        for combination in combinations(changes, count):
+            changed = replace(
+                goal, **{name: value for _, change in combination for name, value in change.items()}
+            )
+            if _candidates(kind, changed):
+                return " and ".join(reason for reason, _ in combination)
+    return "does not fit this goal"
+
+
+def _candidates(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
+    """What a mechanism offers; parameters out of its range are refused in a sentence."""
+    try:
+        return list(kind.candidates(goal))
+    except ValidationError as problem:
+        raise Refused(explain(problem)) from None
+
+
+def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
+    if getattr(mechanism, "family", "walsh") == "prf":
+        return "all reports"
+    bits = max(16, goal.keys.bit_length())
+    return f"{8 * 2**bits / 2**20 * getattr(mechanism, 'channels', 1):.3g} MiB"
+
+
+# The inverse questions
+
+
+def users_for(goal: Goal, wanted: float, unit_size: float = 1.0) -> int:
+    """How many users bring the best mechanism's error per key down to `wanted`."""
+    best = rank(goal, unit_size)[0]
+    if best.mechanism is None:
+        raise Refused(best.reason)
+    if goal.quantity == "sum":
+        raise Refused("The error of a sum grows with the users; ask for the error of the mean.")
+    return math.ceil(goal.users * (best.error / wanted) ** 2)
+
+
+def epsilon_for(goal: Goal, wanted: float, unit_size: float = 1.0) -> float:
+    """The smallest epsilon with which the best mechanism's error per key is at most `wanted`."""
+
+    def error(epsilon: float) -> float:
+        return rank(replace(goal, epsilon=epsilon), unit_size)[0].error
+
+    low, high = 0.01, 8.0
+    if error(high) > wanted:
+        raise Refused(f"No epsilon up to {high:g} reaches an error of {wanted:g} with {goal.users:,} users.")
+    while high / low > 1.005:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if error(middle) > wanted else (low, middle)
+    return high
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a choice of max_entries costs."""
+
+    max_entries: int
+    noise: float
+    dropped: float
+    bias: float
+
+    @property
+    def total(self) -> float:
+        """Root mean square error of a key with the asked frequency."""
+        return math.hypot(self.noise, self.bias)
+
+
+def entry_limits(goal: Goal, histogram: Mapping[int, int], frequency: float) -> list[Limit]:
+    """Noise against truncation for several values of max_entries, best first.
+
+    `histogram` says how many users have how many entries. A key of the given frequency, held alike by users with
+    few and many entries, loses the share of entries that sampling down drops: that is the bias.
+    """
+    lengths = np.array(sorted(histogram), dtype=np.float64)
+    users = np.array([histogram[int(length)] for length in lengths], dtype=np.float64)
+    if not len(lengths) or lengths.min() < 0 or users.min() < 0 or (lengths * users).sum() == 0:
+        raise Refused("The histogram of entries per user is empty.")
+    tries = sorted({1, *(int(lengths.max() * 2**-a) or 1 for a in range(12)), int(lengths.max())})
+    tries = sorted({*tries, *(max(1, round(x * 2**0.5)) for x in tries if x * 2**0.5 <= lengths.max())})
+    found = []
+    for limit in tries:
+        best = rank(replace(goal, max_entries=limit))[0]
+        dropped = float((np.maximum(lengths - limit, 0) * users).sum() / (lengths * users).sum())
+        found.append(Limit(limit, best.error, dropped, frequency * dropped))
+    return sorted(found, key=lambda limit: limit.total)

@@ -6,6 +6,7 @@ carries, so reports can never be counted under another description than the one 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -91,7 +92,10 @@ class Task(BaseModel):
     @property
     def guarantee(self) -> Guarantee:
         """What one report promises."""
-        return self.mechanism.guarantee()
+        promise = self.mechanism.guarantee()
+        if promise.distance is None:
+            return promise
+        return dataclasses.replace(promise, distance=promise.distance * self.scale.half)
 
     @cached_property
     def scale(self) -> Scale:
@@ -120,8 +124,9 @@ class Task(BaseModel):
     @classmethod
     def load(cls, path: str | Path) -> Task:
         """Read a task file; whatever is wrong with it is refused in one sentence."""
+        data = read_file(path)
         try:
-            return cls.parse(tomllib.loads(read_file(path).decode()))
+            return cls.parse(tomllib.loads(data.decode()))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise Refused(f"{path} is not a task file: {problem}.") from None
         except Refused as problem:

@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
-    from hubbub.estimate import Estimate
+    from hubbub.estimates import Estimate
     from hubbub.task import Task
 
 
 def show_estimate(estimate: Estimate, top: int) -> None:
     """The keys that stand out, with error bars."""
-    from hubbub.estimate import MEANINGS
+    from hubbub.estimates import MEANINGS
 
     best = estimate.top(top)
     title = f"{estimate.quantity}: {MEANINGS[estimate.quantity]}"

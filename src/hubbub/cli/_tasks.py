@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ import click
 from hubbub.errors import Refused
 
 if TYPE_CHECKING:
-    from hubbub.mechanism import Quantity
+    from hubbub.mechanism import Mechanism, Quantity
     from hubbub.task import Task
 
 _OPTIONS = [
@@ -22,7 +23,7 @@ _OPTIONS = [
     click.option(
         "--estimate",
         "quantity",
-        type=click.Choice(["frequency", "mean", "conditional"]),
+        type=click.Choice(["frequency", "mean", "conditional", "sum"]),
         help="What to estimate [default: frequency for sets; for values the mean, or the mean among "
         "those who have the key when 0 is not the middle of the range].",
     ),
@@ -58,15 +59,21 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[str, Any]) -> Task:
     """The task that the options describe; `auto` asks the planner."""
+    from hubbub.guarantee import Guarantee
     from hubbub.mechanism import Goal, make_mechanism
-    from hubbub.plan import choose
+    from hubbub.plan import choose, without_sum
     from hubbub.task import Task
 
-    low, high = _parse_range(options["value_range"], has_values)
-    quantity = options["quantity"] or default_quantity(has_values, low, high)
-    if options["epsilon"] <= 0:
-        raise Refused(f"epsilon must be above 0, not {options['epsilon']:g}.")
+    low, high = parse_range(options["value_range"], has_values)
+    asked = options["quantity"] or default_quantity(has_values, low, high, options["unit"])
+    quantity = without_sum(asked, "signed" if has_values else "set")
+    if options["delta"] and options["unit"] != "l1":
+        raise Refused("A delta goes with --unit l1; guarantees per record and per entry are pure.")
+    Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
     settings = _parse_settings(options["settings"])
+    distance = options["distance"]
+    if distance is not None and has_values:
+        distance /= max(abs(low), abs(high))
     if options["mechanism"] == "auto":
         if settings:
             raise Refused("--set needs a mechanism to set it for: name one with --mechanism.")
@@ -77,11 +84,13 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
                 options["max_entries"],
                 "signed" if has_values else "set",
                 options["unit"],
-                options["distance"],
+                distance,
                 options["delta"],
                 options["users"],
-                keys.get("size") or len(keys.get("vocabulary") or ()) or 1 << min(keys.get("bits") or 20, 30),
-                options["family"],
+                keys=keys.get("size")
+                or len(keys.get("vocabulary") or ())
+                or 1 << min(keys.get("bits") or 20, 30),
+                family=options["family"],
             )
         )
     else:
@@ -89,27 +98,63 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
         given = {
             "values": "signed" if has_values else "set",
             "unit": options["unit"],
-            "distance": options["distance"],
+            "distance": distance,
             "delta": options["delta"],
             "users": options["users"],
             "target": quantity,
             "family": options["family"],
         }
-        asked = {key: value for key, value in given.items() if key in known}
+        fitting = {key: value for key, value in given.items() if key in known}
         if options["unit"] != "record" and "unit" not in known:
             raise Refused(f"Mechanism {options['mechanism']} protects whole records only.")
         mechanism = make_mechanism(
             options["mechanism"],
             epsilon=options["epsilon"],
             max_entries=options["max_entries"],
-            **{**asked, **settings},
+            **{**fitting, **settings},
         )
-    if mechanism.sided and keys.get("kind") == "closed" and not keys.get("bits"):
-        from hubbub.device.codes import SMALLEST_BITS
+    described = {
+        "name": name,
+        "low": low,
+        "high": high,
+        "keys": with_bits(keys, mechanism),
+        "mechanism": mechanism,
+    }
+    return Task.parse(described)
 
-        count = keys.get("size") or len(keys["vocabulary"])
-        keys = {**keys, "bits": max(SMALLEST_BITS, (2 * count).bit_length())}
-    return Task.parse({"name": name, "low": low, "high": high, "keys": keys, "mechanism": mechanism})
+
+def key_space(size: int | None, vocabulary: Path | None, bits: int | None) -> dict[str, Any]:
+    """The keys that options describe: a number, a file, or an open vocabulary."""
+    if sum(choice is not None for choice in (size, vocabulary, bits)) != 1:
+        raise click.UsageError("Give one of --keys, --vocabulary and --open.")
+    if size is not None:
+        return {"kind": "closed", "size": size}
+    if vocabulary is not None:
+        return {"kind": "closed", "vocabulary": read_vocabulary(vocabulary)}
+    return {"kind": "wide"} if bits == 64 else {"kind": "folded", "bits": bits}
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """The keys in a text file, one per line."""
+    from hubbub.envelope import read_file
+
+    try:
+        keys = [line for line in read_file(path).decode().splitlines() if line]
+    except UnicodeDecodeError:
+        raise Refused(f"{path} is not UTF-8 text.") from None
+    if not keys:
+        raise Refused(f"{path} lists no keys.")
+    return keys
+
+
+def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
+    """Room for two codes per key where a mechanism needs them."""
+    from hubbub.device.codes import SMALLEST_BITS
+
+    if not mechanism.sided or keys["kind"] != "closed" or keys.get("bits"):
+        return keys
+    count = keys.get("size") or len(keys["vocabulary"])
+    return {**keys, "bits": max(SMALLEST_BITS, (2 * count).bit_length())}
 
 
 def make_mechanism_fields(name: str) -> set[str]:
@@ -122,14 +167,14 @@ def make_mechanism_fields(name: str) -> set[str]:
     return set(known[name].model_fields)
 
 
-def default_quantity(has_values: bool, low: float, high: float) -> Quantity:
-    """What people want to know first."""
+def default_quantity(has_values: bool, low: float, high: float, unit: str) -> Quantity:
+    """What people want to know first, where it can be had."""
     if not has_values:
         return "frequency"
-    return "mean" if low == -high else "conditional"
+    return "mean" if low == -high or unit != "record" else "conditional"
 
 
-def _parse_range(text: str | None, has_values: bool) -> tuple[float, float]:
+def parse_range(text: str | None, has_values: bool) -> tuple[float, float]:
     if not has_values:
         return -1.0, 1.0
     if text is None:

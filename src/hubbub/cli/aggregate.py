@@ -19,6 +19,8 @@ def command(reports: tuple[Path, ...], output: Path, as_json: bool) -> None:
     from hubbub.files import load_reports, save_state
     from hubbub.server.fold import aggregate
 
+    if len({path.resolve() for path in reports}) < len(reports):
+        raise Refused("A reports file is named twice; its reports would count twice.")
     task, first = load_reports(reports[0])
     state = task.mechanism.empty(task.keys)
     with progress("aggregating", len(reports), as_json) as advance:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hubbub.estimate import Estimate
+    from hubbub.estimates import Estimate
 
 
 @click.command()
@@ -40,7 +40,7 @@ def command(
     from hubbub.cli._show import describe_task
     from hubbub.device.client import privatize
     from hubbub.device.coins import SecretCoins, SystemSeeds
-    from hubbub.estimate import estimate
+    from hubbub.estimates import estimate
     from hubbub.experiments.populations import zipf_population
     from hubbub.mechanism import Goal
     from hubbub.plan import choose

@@ -14,7 +14,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 @click.argument("state", type=EXISTING)
 @click.option("--keys", "asked", help="Keys to ask for, separated by commas, or @FILE with one per line.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
-@click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional"]))
+@click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional", "sum"]))
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all asked keys together.")
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
@@ -31,8 +31,8 @@ def command(
 ) -> None:
     """Estimates with error bars from a state file."""
     from hubbub.cli._show import show_estimate
-    from hubbub.cli.task import read_vocabulary
-    from hubbub.estimate import estimate
+    from hubbub.cli._tasks import read_vocabulary
+    from hubbub.estimates import estimate
     from hubbub.files import load_state
 
     task, loaded = load_state(state)

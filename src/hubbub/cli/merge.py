@@ -18,6 +18,8 @@ def command(states: tuple[Path, ...], output: Path, as_json: bool) -> None:
     from hubbub.errors import Refused
     from hubbub.files import load_state, save_state
 
+    if len({path.resolve() for path in states}) < len(states):
+        raise Refused("A state file is named twice; its reports would count twice.")
     task, total = load_state(states[0])
     for path in states[1:]:
         other, state = load_state(path)

@@ -42,10 +42,10 @@ def command(
     --vocabulary the keys that occur in the table are taken as publicly known.
     """
     from hubbub.cli._show import describe_task, show_estimate, task_facts
-    from hubbub.cli.task import read_vocabulary
+    from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
     from hubbub.device.coins import SecretCoins, SystemSeeds
-    from hubbub.estimate import estimate
+    from hubbub.estimates import estimate
     from hubbub.server.fold import aggregate
     from hubbub.table import encode_table, read_table
 
@@ -58,7 +58,9 @@ def command(
         packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
     with progress("aggregating", len(packed), as_json) as advance:
         state = aggregate(task, packed, progress=advance)
-    quantity: Any = options["quantity"] or default_quantity(value is not None, task.low, task.high)
+    quantity: Any = options["quantity"] or default_quantity(
+        value is not None, task.low, task.high, options["unit"]
+    )
     result = estimate(task, state, None, quantity, interval, simultaneous)
     if output is not None:
         result.save(output)

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
-from hubbub.cli._tasks import build_task, task_options
-from hubbub.errors import Refused
+from hubbub.cli._tasks import build_task, key_space, task_options
 
 
 @click.group()
@@ -29,6 +28,7 @@ def command() -> None:
 @click.option(
     "--period", type=click.Choice(["once", "day", "week", "month"]), default="once", show_default=True
 )
+@click.option("--reports-per-period", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--minimum-reports", type=int, default=0, help="Withhold estimates below this many reports.")
 @task_options
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
@@ -41,6 +41,7 @@ def new(
     has_values: bool,
     cohorts: int,
     period: str,
+    reports_per_period: int,
     minimum_reports: int,
     output: Path,
     as_json: bool,
@@ -50,18 +51,11 @@ def new(
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.task import Task
 
-    keys: dict[str, Any]
-    if sum(choice is not None for choice in (size, vocabulary, bits)) != 1:
-        raise click.UsageError("Give one of --keys, --vocabulary and --open.")
-    if size is not None:
-        keys = {"kind": "closed", "size": size}
-    elif vocabulary is not None:
-        keys = {"kind": "closed", "vocabulary": read_vocabulary(vocabulary)}
-    else:
-        keys = {"kind": "wide"} if bits == 64 else {"kind": "folded", "bits": bits}
+    keys = key_space(size, vocabulary, bits)
     has_values = has_values or options["value_range"] is not None
     task = build_task(name, {**keys, "cohorts": cohorts}, has_values, options)
-    task = Task.parse({**dict(task), "period": period, "minimum_reports": minimum_reports})
+    rules = {"period": period, "reports_per_period": reports_per_period, "minimum_reports": minimum_reports}
+    task = Task.parse({**{name: getattr(task, name) for name in Task.model_fields}, **rules})
     task.save(output)
     say(as_json, {**task_facts(task), "file": str(output)}, f"{describe_task(task)}\nwritten to {output}")
 
@@ -76,16 +70,3 @@ def show(path: Path, as_json: bool) -> None:
 
     task = Task.load(path)
     say(as_json, task_facts(task), describe_task(task))
-
-
-def read_vocabulary(path: Path) -> list[str]:
-    """The keys in a text file, one per line."""
-    from hubbub.envelope import read_file
-
-    try:
-        keys = [line for line in read_file(path).decode().splitlines() if line]
-    except UnicodeDecodeError:
-        raise Refused(f"{path} is not UTF-8 text.") from None
-    if not keys:
-        raise Refused(f"{path} lists no keys.")
-    return keys

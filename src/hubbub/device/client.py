@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.device.coins import Coins, SecretCoins, SeedSource, SystemSeeds
+from hubbub.errors import Refused
 from hubbub.record import Entries, Record, Summary, plain_record, sample_down
 from hubbub.task import Task
 
@@ -64,6 +65,11 @@ def privatize(
     summary = Summary()
     for start in range(0, len(entries), CHUNK):
         part = entries.slice(start, min(start + CHUNK, len(entries)))
+        if task.mechanism.refuses_longer and (np.diff(part.offsets) > task.mechanism.max_entries).any():
+            raise Refused(
+                f"A record has more than {task.mechanism.max_entries} entries, which this guarantee does not cover; "
+                "make a task with a larger max_entries."
+            )
         if task.mechanism.limits_entries:
             part, sampled = sample_down(part, task.mechanism.max_entries, coins)
             summary += sampled

@@ -40,10 +40,11 @@ class Ledger:
 
     def report(self, task: Task, record: Record, day: datetime.date | None = None) -> bytes:
         """A report for this period: a fresh one while the budget lasts, then the last one again."""
-        made = self._made(self._read(), task, day or datetime.date.today())
-        if len(made) >= task.reports_per_period:
-            return bytes.fromhex(made[-1])
-        return self.fresh(task, record, day)
+        day = day or datetime.date.today()
+        try:
+            return self.fresh(task, record, day)
+        except BudgetSpent:
+            return bytes.fromhex(self._made(self._read(), task, day)[-1])
 
     def fresh(self, task: Task, record: Record, day: datetime.date | None = None) -> bytes:
         """A new report, or `BudgetSpent` if this period's budget is gone."""

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from hubbub.device.client import privatize
 from hubbub.device.coins import InsecureCoins, SimulatedSeeds
-from hubbub.record import Entries, Summary
+from hubbub.mechanism import Quantity
+from hubbub.record import GRID, Entries, Summary
 from hubbub.server.fold import aggregate
 from hubbub.server.state import State
 from hubbub.task import Task
@@ -36,3 +37,22 @@ def simulate(
     packed, summary = privatize(task, entries, coins, seeds, lambda done: progress("privatizing", done))
     state = aggregate(task, packed, progress=lambda done: progress("aggregating", done))
     return Simulation(packed, state, summary)
+
+
+def true_values(
+    task: Task, entries: Entries, quantity: Quantity, ids: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """What an estimate of these keys should have been, in the task's units (NaN where nobody has the key)."""
+    known, place = np.unique(entries.ids, return_inverse=True)
+    users = max(len(entries), 1)
+    held = np.bincount(place, minlength=len(known))
+    values = task.scale.center * held + task.scale.half * np.bincount(
+        place, weights=entries.values / GRID, minlength=len(known)
+    )
+    where = np.searchsorted(known, ids)
+    where[where == len(known)] = 0
+    found = known[where] == ids if len(known) else np.zeros(len(ids), dtype=bool)
+    if quantity == "conditional":
+        return np.where(found, values[where] / np.maximum(held[where], 1), np.nan)
+    column = held / users if quantity == "frequency" else values / users
+    return np.where(found, column[where], 0.0)

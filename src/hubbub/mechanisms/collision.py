@@ -118,7 +118,7 @@ class Collision(Hashed):
             raise ValueError("epsilon and max_entries are together too large for exact 64-bit weights")
 
     def best_buckets(self) -> int:
-        """The t with the lowest variance: the paper's floor(s e^eps + 2s - 1), or a power of two around it."""
+        """The t with the lowest variance; the paper's floor(s e^eps + 2s - 1) is within 1% of it."""
         s, w = self.max_entries, self.weights[0] / self.weights[1]
         if self.family == "prf":
             center = s * w + 2 * s - 1

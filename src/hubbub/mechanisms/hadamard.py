@@ -87,6 +87,8 @@ class HadamardResponse(Mechanism):
     name: ClassVar[str] = "hadamard"
     summary: ClassVar[str] = "one key per record: half a block of Walsh columns is favoured (Acharya et al.)"
 
+    chosen: ClassVar[frozenset[str]] = frozenset({"bits", "blocks"})
+
     max_entries: Literal[1] = Field(default=1, description="one key per record")
     values: Literal["set"] = Field(default="set", description="sets of one key")
     bits: int = Field(default=16, ge=2, le=26, description="bits per report: room for about 2^bits keys")
@@ -173,6 +175,13 @@ class HadamardResponse(Mechanism):
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         state.totals += np.bincount(reports[:, 1].astype(np.int64), minlength=1 << self.bits)
         state.count += len(reports)
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        block, row = self._place(keys, ids)
+        column = reports[:, 1].astype(np.int64)[:, None]
+        inside = column // self.block_size == block
+        sign = 1 - 2 * (np.bitwise_count(column % self.block_size & row).astype(np.int64) & 1)
+        return np.asarray((inside * sign).sum(axis=1))
 
     @property
     def gain(self) -> float:

@@ -210,6 +210,7 @@ class SketchResponse(Hashed):
 
     name: ClassVar[str] = "sketch_response"
     summary: ClassVar[str] = "favour the K fullest buckets of a count sketch"
+    chosen: ClassVar[frozenset[str]] = frozenset({"buckets", "favoured", "kappa"})
 
     mode: Literal["", "sets", "signed", "events"] = Field(
         default="", description="sets; signed (means); events (both sides of a key: frequency and mean)"

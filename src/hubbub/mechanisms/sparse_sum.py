@@ -139,8 +139,9 @@ class SparseSum(Hashed):
     (an entry moves a bin by at most 2, or 1 for sets; distances only shrink by binning; stochastic rounding
     to the grid is coupled and adds at most one grid step for each of the 2 max_entries coordinates that can
     differ, counted in D). Discrete Laplace noise of scale at least D / epsilon on each bin then changes
-    probabilities by at most exp(epsilon). Records are taken whole: sampling a long record down could
-    move one entry in and another out, so it is not done here.
+    probabilities by at most exp(epsilon). Records are taken whole: sampling a long record down could move one
+    entry in and another out, so it is not done here; where the slack depends on max_entries, longer records
+    are refused.
 
     Proof, l1 with delta: for fixed bins, sum_j |B_j - B'_j| is the largest of 2^b sums of +-w_l, w the
     difference of the records. Each such sum has random signs, sum w_l^2 <= M L with |w_l| <= M, so by Hoeffding and
@@ -155,6 +156,7 @@ class SparseSum(Hashed):
 
     name: ClassVar[str] = "sparse_sum"
     summary: ClassVar[str] = "noised sums of signed values in a few bins (Zhou et al.)"
+    chosen: ClassVar[frozenset[str]] = frozenset({"buckets", "clip", "reach", "grid_bits"})
 
     unit: Unit = Field(default="record", description="what is protected: record, entry or l1 distance")
     distance: float | None = Field(
@@ -236,13 +238,16 @@ class SparseSum(Hashed):
         note = ""
         if self.delta:
             note = "This rests on the report's hash function being random (a keyed PRF with a 64-bit seed)."
-        elif self.unit == "l1":
-            note = f"Holds for records with at most {self.max_entries} entries."
         return Guarantee(self.epsilon, self.unit, "local", self.delta, self.distance, note)
 
     @property
     def limits_entries(self) -> bool:
         return self.unit == "record"
+
+    @property
+    def refuses_longer(self) -> bool:
+        """The grid's slack is counted for max_entries rounded values."""
+        return self.unit == "l1" and self.values == "signed"
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:

@@ -30,6 +30,7 @@ MEANINGS = {
     "frequency": "share of users who have the key",
     "mean": "mean value over all users, 0 for those without the key",
     "conditional": "mean value among the users who have the key",
+    "sum": "sum over all users who reported",
 }
 
 
@@ -150,7 +151,7 @@ def estimate(
             f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
         )
     quantity = quantity or task.mechanism.quantities[0]
-    if quantity not in task.mechanism.quantities:
+    if quantity not in (*task.mechanism.quantities, "sum"):
         offered = ", ".join(task.mechanism.quantities)
         raise Refused(
             f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
@@ -169,7 +170,14 @@ def estimate(
             f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
             f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
         )
-    value, error, low, high, flagged = _quantity(task, moments, quantity, width)
+    if quantity == "sum":
+        base: Quantity = "mean" if "mean" in task.mechanism.quantities else "frequency"
+        value, error, low, high = (
+            state.count * column for column in _quantity(task, moments, base, width)[:4]
+        )
+        flagged = np.zeros(len(value), dtype=bool)
+    else:
+        value, error, low, high, flagged = _quantity(task, moments, quantity, width)
     if flagged.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
     strength = np.abs(value) / np.maximum(error, 1e-300)

@@ -1,0 +1,234 @@
+"""hubbub plan"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.errors import Refused
+
+if TYPE_CHECKING:
+    from hubbub.mechanism import Goal
+    from hubbub.plan import Option
+
+
+@click.command()
+@click.option(
+    "--estimate",
+    "quantity",
+    type=click.Choice(["frequency", "mean", "conditional", "sum"]),
+    default="frequency",
+    show_default=True,
+)
+@click.option("--keys", type=click.IntRange(1), help="How many keys there are.")
+@click.option("--vocabulary", type=EXISTING, help="Text file with all keys, one per line.")
+@click.option(
+    "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
+)
+@click.option("--max-entries", type=int, default=32, show_default=True)
+@click.option("--range", "value_range", metavar="LOW:HIGH", help="Range of the values; left out: sets.")
+@click.option("--users", type=click.IntRange(2), default=100_000, show_default=True)
+@click.option(
+    "--epsilon", type=float, default=1.0, show_default=True, help="Of one report; shuffled: the central one."
+)
+@click.option("--unit", type=click.Choice(["record", "entry", "l1"]), default="record", show_default=True)
+@click.option("--distance", type=float, help="l1 distance that is protected (unit l1).")
+@click.option("--delta", type=float, default=0.0, help="Failure probability (unit l1, or shuffled).")
+@click.option("--model", type=click.Choice(["local", "shuffled"]), default="local", show_default=True)
+@click.option("--bytes", "most_bytes", type=click.IntRange(1), help="Largest report allowed.")
+@click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
+@click.option("--entries", type=EXISTING, help="CSV of entries,users: also say which max-entries is best.")
+@click.option(
+    "--frequency", type=float, default=0.05, show_default=True, help="Of the key that --entries is about."
+)
+@click.option("--plot", type=OUTPUT, help="Write a picture of error against --against.")
+@click.option(
+    "--against", type=click.Choice(["epsilon", "users", "bytes"]), default="epsilon", show_default=True
+)
+@click.option("-o", "--output", type=OUTPUT, help="Write the winner's task file.")
+@click.option("--name", default="planned", show_default=True, help="Name of that task.")
+@json_option
+def command(
+    quantity: Any,
+    keys: int | None,
+    vocabulary: Path | None,
+    bits: int | None,
+    max_entries: int,
+    value_range: str | None,
+    users: int,
+    epsilon: float,
+    unit: Any,
+    distance: float | None,
+    delta: float,
+    model: str,
+    most_bytes: int | None,
+    want_error: float | None,
+    entries: Path | None,
+    frequency: float,
+    plot: Path | None,
+    against: str,
+    output: Path | None,
+    name: str,
+    as_json: bool,
+) -> None:
+    """Which mechanism reaches a goal, with what error, before anything is collected."""
+    from hubbub.cli._tasks import key_space, parse_range, with_bits
+    from hubbub.guarantee import Guarantee
+    from hubbub.mechanism import Goal
+    from hubbub.plan import entry_limits, epsilon_for, rank, users_for
+    from hubbub.task import Task
+
+    space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
+    universe = space.get("size") or len(space.get("vocabulary", ())) or 1 << min(space.get("bits", 20), 30)
+    low, high = parse_range(value_range, value_range is not None)
+    Guarantee(epsilon, unit, delta=delta, distance=distance)
+    if delta and unit != "l1" and model == "local":
+        raise Refused("A delta goes with --unit l1 or with --model shuffled.")
+    if distance is not None and value_range:
+        distance /= max(abs(low), abs(high))
+    goal = Goal(
+        quantity,
+        epsilon,
+        max_entries,
+        "signed" if value_range else "set",
+        unit,
+        distance,
+        delta,
+        users,
+        universe,
+        epsilon if model == "shuffled" else None,
+    )
+    if quantity != "frequency" and not value_range and quantity != "sum":
+        raise Refused("Means need values: give their range with --range LOW:HIGH.")
+    size = _unit_size(quantity, low, high) if value_range else 1.0
+    options = rank(goal, size, most_bytes)
+    data: dict[str, Any] = {"options": [option.as_dict() for option in options]}
+    lines = []
+    if want_error is not None:
+        if model == "shuffled":
+            raise Refused("--want-error works in the local model.")
+        data["users_for_error"] = users_for(goal, want_error, size)
+        data["epsilon_for_error"] = epsilon_for(goal, want_error, size)
+        lines.append(
+            f"An error of {want_error:g} per key takes {data['users_for_error']:,} users at epsilon {epsilon:g}, "
+            f"or epsilon {data['epsilon_for_error']:.3g} with {users:,} users."
+        )
+    if entries is not None:
+        limits = entry_limits(goal, read_histogram(entries), frequency)
+        data["max_entries"] = [{**vars(limit), "total": limit.total} for limit in limits]
+        lines.append(f"max-entries for a key of frequency {frequency:g} (noise against dropped entries):")
+        lines += [
+            f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "
+            f"({100 * limit.dropped:.1f}% of entries dropped)"
+            for limit in limits[:6]
+        ]
+    best = options[0].mechanism
+    if output is not None:
+        if best is None:
+            raise Refused("No mechanism reaches this goal; no task was written.")
+        parsed = {"name": name, "low": low, "high": high, "keys": with_bits(space, best), "mechanism": best}
+        Task.parse(parsed).save(output)
+        lines.append(f"Task of {options[0].name} written to {output}")
+    if plot is not None:
+        draw(plot, goal, size, against, options)
+        lines.append(f"Picture: {plot}")
+    data["file"] = str(output) if output else None
+    say(as_json, data, lambda: show(options, lines, goal))
+
+
+def _unit_size(quantity: str, low: float, high: float) -> float:
+    """What 1 on the scale of [-1, 1] stands for."""
+    return (high - low) / 2 if quantity == "conditional" else max(abs(low), abs(high))
+
+
+def read_histogram(path: Path) -> dict[int, int]:
+    """Lines "entries,users" after a header."""
+    from hubbub.envelope import read_file
+
+    histogram: dict[int, int] = {}
+    for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
+        cells = line.split(",")
+        if number == 1 or not line.strip():
+            continue
+        if len(cells) != 2 or not all(cell.strip().isdigit() for cell in cells):
+            raise Refused(f"{path}, line {number}: two whole numbers, entries and users, are expected.")
+        histogram[int(cells[0])] = histogram.get(int(cells[0]), 0) + int(cells[1])
+    return histogram
+
+
+def show(options: list[Option], lines: list[str], goal: Goal) -> None:
+    """The ranking as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=f"{goal.quantity}, {goal.users:,} users, {goal.keys:,} keys", title_justify="left")
+    table.add_column("mechanism")
+    for name in ("error per key", "largest error", "detectable", "bytes", "hashes"):
+        table.add_column(name, justify="right")
+    table.add_column("state", justify="right")
+    for option in options:
+        if option.mechanism is not None:
+            numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
+            table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
+    console.print(table)
+    console.print(
+        "error: standard error of a rare key; largest: median of the worst over all keys; detectable: smallest "
+        "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
+        "what the server holds."
+    )
+    best = options[0]
+    if best.mechanism is not None:
+        console.print(f"Best: {best.name}. {best.mechanism.guarantee().words()}", markup=False)
+        if best.shuffled:
+            console.print(best.shuffled, markup=False)
+    for option in options:
+        if option.mechanism is None:
+            console.print(f"Not {option.name}: {option.reason}", markup=False)
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option]) -> None:
+    """Error of the leading mechanisms against epsilon, users or bytes."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from hubbub.errors import optional
+    from hubbub.mechanism import mechanisms
+    from hubbub.plan import rank
+
+    optional("matplotlib", "plots").use("Agg")
+    pyplot = optional("matplotlib.pyplot", "plots")
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    leading = [option.name for option in options if option.mechanism is not None][:5]
+    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in leading}
+    if against == "bytes":
+        for name in leading:
+            pairs = [(m.layout.width, m) for m in mechanisms()[name].candidates(goal)]
+            found = sorted(
+                (width, (m.variance(m.quantities[0], goal.users)) ** 0.5 * size) for width, m in pairs
+            )
+            curves[name] = [(float(width), error) for width, error in found]
+    else:
+        spread = np.geomspace(0.25, 4, 9) if against == "epsilon" else np.geomspace(0.1, 10, 7)
+        start = goal.epsilon if against == "epsilon" else goal.users
+        for factor in spread:
+            value = start * float(factor)
+            change: dict[str, Any] = {against: value if against == "epsilon" else max(2, int(value))}
+            if goal.central_epsilon is not None and against == "epsilon":
+                change = {"central_epsilon": value}
+            for option in rank(replace(goal, **change), size):
+                if option.name in curves and option.mechanism is not None:
+                    curves[option.name].append((value, option.error))
+    for name, points in curves.items():
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+    axes.set(xscale="log", yscale="log", xlabel=against, ylabel="standard error per key")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
