@@ -14,11 +14,13 @@ _HOMES = {
     "Keys": "hubbub.device.codes",
     "Ledger": "hubbub.device.ledger",
     "Refused": "hubbub.errors",
+    "Release": "hubbub.release.artifact",
     "State": "hubbub.server.state",
     "Task": "hubbub.task",
     "aggregate": "hubbub.server.fold",
     "estimate": "hubbub.estimates",
     "make_mechanism": "hubbub.mechanism",
+    "publish": "hubbub.release.publisher",
 }
 __all__ = [
     "Client",
@@ -27,12 +29,14 @@ __all__ = [
     "Keys",
     "Ledger",
     "Refused",
+    "Release",
     "State",
     "Task",
     "__version__",
     "aggregate",
     "estimate",
     "make_mechanism",
+    "publish",
 ]
 
 if TYPE_CHECKING:
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
     from hubbub.estimates import Estimate, estimate
     from hubbub.guarantee import Guarantee
     from hubbub.mechanism import make_mechanism
+    from hubbub.release.artifact import Release
+    from hubbub.release.publisher import publish
     from hubbub.server.fold import aggregate
     from hubbub.server.state import State
     from hubbub.task import Task

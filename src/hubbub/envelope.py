@@ -20,7 +20,7 @@ from hubbub.errors import Refused
 
 MAGIC = b"hubb"
 VERSION = 1
-KINDS = {b"R": "reports", b"S": "state"}
+KINDS = {b"R": "reports", b"S": "state", b"A": "release data"}
 _HEADER = struct.Struct("<4scBH16sQQQ")
 _CHECK = 16
 
@@ -33,8 +33,8 @@ class Envelope:
     mechanism: int
     digest: bytes
     count: int
-    task: bytes
-    payload: bytes
+    task: bytes | memoryview
+    payload: bytes | memoryview
 
     def seal(self) -> bytes:
         """The file's bytes."""
@@ -48,11 +48,11 @@ class Envelope:
             len(self.task),
             len(self.payload),
         )
-        body = header + self.task + self.payload
+        body = b"".join([header, self.task, self.payload])
         return body + hashlib.blake2b(body, digest_size=_CHECK).digest()
 
 
-def unseal(data: bytes, source: str = "the data", kind: bytes | None = None) -> Envelope:
+def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | None = None) -> Envelope:
     """Read an envelope back; whatever is wrong with it is refused in one sentence."""
     if len(data) < _HEADER.size + _CHECK or data[:4] != MAGIC:
         raise Refused(f"{source} is not a hubbub file, or its beginning is missing.")

@@ -40,7 +40,7 @@ def save_state(path: str | Path, task: Task, state: State) -> None:
 def load_state(path: str | Path) -> tuple[Task, State]:
     """Task and state of a file."""
     task, envelope = open_file(path, STATE)
-    return task, task.mechanism.empty(task.keys).load(envelope.payload)
+    return task, task.mechanism.empty(task.keys).load(bytes(envelope.payload))
 
 
 def open_file(path: str | Path, kind: bytes | None = None) -> tuple[Task, Envelope]:
@@ -49,7 +49,7 @@ def open_file(path: str | Path, kind: bytes | None = None) -> tuple[Task, Envelo
     if not envelope.task:
         raise Refused(f"{path} carries no task; name the task file it was made for.")
     try:
-        task = Task.parse(json.loads(envelope.task))
+        task = Task.parse(json.loads(bytes(envelope.task)))
     except ValueError as problem:
         raise Refused(f"{path} carries a task that this hubbub does not understand: {problem}") from None
     check_header(envelope, task, str(path))

@@ -7,6 +7,7 @@ live here.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,17 +62,20 @@ class Hashed(Mechanism):
         default="walsh", description="hash family: walsh (fast decode) or prf (as published)"
     )
     buckets: int = Field(default=0, ge=0, le=1 << 20, description="hash buckets (0: chosen by variance)")
+    users: int = Field(
+        default=100_000, ge=1, le=1 << 40, description="expected users, for the width of the seed"
+    )
     seed_bits: int = Field(default=0, ge=0, le=64, description="bits of public seed per report (0: chosen)")
 
     @model_validator(mode="after")
     def _complete(self) -> Hashed:
-        if not self.seed_bits:
-            self._fill(seed_bits=self.default_seed_bits())
         if not self.buckets:
             self._fill(buckets=self.best_buckets())
         if self.family == "walsh" and self.buckets & (self.buckets - 1):
             raise ValueError(f"the walsh family needs a power of two of buckets, not {self.buckets}")
         self.check()
+        if not self.seed_bits:
+            self._fill(seed_bits=self.default_seed_bits())
         return self
 
     @abstractmethod
@@ -82,8 +86,17 @@ class Hashed(Mechanism):
         """Refuse (ValueError) parameters for which the guarantee or the estimate would not hold."""
 
     def default_seed_bits(self) -> int:
-        """Sixteen bits are plenty for linear hashing up to a few million users; the prf has more to choose."""
-        return 16 if self.family == "walsh" else 32
+        """The fewest whole bytes of seed for which users who share a seed add at most 3% to the variance.
+
+        Under one seed, keys that meet in a bucket meet for all its users: that adds sum f^2 / (t * 2^bits) to the
+        variance of a key, f the other keys' frequencies; sum f^2 is taken as a quarter of max_entries.
+        """
+        least = 16 if self.family == "walsh" else 32
+        if self.buckets == 1 and self.max_entries == 1:
+            return least
+        noise = self.variance(self.quantities[0], self.users)
+        wanted = math.log2(self.max_entries / 4 / (self.buckets * 0.03 * noise))
+        return min(64, max(least, 8 * math.ceil(wanted / 8)))
 
     # Integer weights of favoured and other outcomes
 

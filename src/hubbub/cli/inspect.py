@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,25 @@ from hubbub.cli._common import EXISTING, json_option, say
 @click.option("--report", type=click.IntRange(0), help="Show the fields of this report, too.")
 @json_option
 def command(path: Path, report: int | None, as_json: bool) -> None:
-    """Say what is in a reports, state or task file."""
+    """Say what is in a reports, state, release or task file."""
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.envelope import KINDS, MAGIC, read_file
     from hubbub.errors import Refused
     from hubbub.files import REPORTS, load_reports, load_state, open_file
+    from hubbub.release.artifact import RELEASE, describe
     from hubbub.task import Task
 
     if not read_file(path).startswith(MAGIC):
         task = Task.load(path)
         say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task))
         return
+    facts: dict[str, Any]
+    if read_file(path)[4:5] == RELEASE:
+        facts = describe(path)
+        say(as_json, {"kind": "release", **facts}, json.dumps(facts, indent=1, default=str))
+        return
     task, envelope = open_file(path)
-    facts: dict[str, Any] = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task)}
+    facts = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task)}
     lines = [f"{path}: {KINDS[envelope.kind]}, {envelope.count:,} reports, checksum is right"]
     if envelope.kind == REPORTS:
         _, packed = load_reports(path)

@@ -230,5 +230,9 @@ class CoCo(Hashed):
     def candidates(cls, goal: Goal) -> Iterator[CoCo]:
         if goal.unit == "record" and goal.values == "signed":
             yield cls(
-                epsilon=goal.epsilon, max_entries=goal.max_entries, target=goal.quantity, family=goal.family
+                epsilon=goal.epsilon,
+                max_entries=goal.max_entries,
+                target=goal.quantity,
+                family=goal.family,
+                users=goal.users,
             )

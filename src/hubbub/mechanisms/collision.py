@@ -182,5 +182,9 @@ class Collision(Hashed):
     def candidates(cls, goal: Goal) -> Iterator[Collision]:
         if goal.unit == "record" and (goal.values == "signed" or goal.quantity == "frequency"):
             yield cls(
-                epsilon=goal.epsilon, max_entries=goal.max_entries, values=goal.values, family=goal.family
+                epsilon=goal.epsilon,
+                max_entries=goal.max_entries,
+                values=goal.values,
+                family=goal.family,
+                users=goal.users,
             )

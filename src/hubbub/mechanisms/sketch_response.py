@@ -382,6 +382,7 @@ class SketchResponse(Hashed):
             "max_entries": goal.max_entries,
             "values": goal.values,
             "family": goal.family,
+            "users": goal.users,
         }
         if goal.values == "set":
             if goal.quantity == "frequency":

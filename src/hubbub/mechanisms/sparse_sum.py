@@ -164,7 +164,6 @@ class SparseSum(Hashed):
     )
     delta: float = Field(default=0.0, ge=0, lt=1, description="failure probability (unit l1, prf family)")
     as_published: bool = Field(default=False, description="the paper's constants instead of tuned ones")
-    users: int = Field(default=100_000, ge=1, description="expected users, for the published clip")
     beta: float = Field(default=0.1, gt=0, lt=1, description="failure probability of the published clip")
     noise: Literal["", "bit", "window", "laplace"] = Field(
         default="", description="unit record: kind of noise (empty: lowest variance)"

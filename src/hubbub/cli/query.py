@@ -1,0 +1,50 @@
+"""`hubbub query`: ask a release for keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hubbub.cli._common import EXISTING, json_option, say
+
+
+@click.command()
+@click.argument("release", type=EXISTING)
+@click.argument("keys", nargs=-1)
+@click.option("--keys", "keys_file", type=EXISTING, help="File with one key per line.")
+@click.option(
+    "--estimator",
+    type=click.Choice(["argmax", "difference", "median", "mean"]),
+    help="Another estimator than the file's own; median and mean assume all values equally likely.",
+)
+@json_option
+def command(
+    release: Path, keys: tuple[str, ...], keys_file: Path | None, estimator: str | None, as_json: bool
+) -> None:
+    """Estimates with 95 % intervals for KEYS from the file RELEASE, in the order asked."""
+    if bool(keys) == (keys_file is not None):
+        raise click.UsageError("Name keys, or a file of keys with --keys.")
+    from hubbub.release.artifact import Release
+    from hubbub.release.table import read_keys
+
+    opened = Release.open(release)
+    asked = read_keys(keys_file) if keys_file is not None else list(keys)
+    answers = opened.query(asked, estimator=estimator)  # type: ignore[arg-type]
+    guarantee = opened.guarantee()
+
+    def tell() -> None:
+        click.echo(f"{'value':>12}{'low':>12}{'high':>12}  {'from':<8}  key")
+        for row in answers.rows():
+            click.echo(
+                f"{row['value']:>12.6g}{row['low']:>12.6g}{row['high']:>12.6g}  {row['source']:<8}  {row['key']}"
+            )
+        click.echo(f"{guarantee.short()}; estimator {answers.estimator}; 95 % intervals.", err=True)
+
+    data = {
+        "answers": list(answers.rows()) if as_json else [],
+        "level": answers.level,
+        "estimator": answers.estimator,
+        "guarantee": guarantee.as_dict(),
+    }
+    say(as_json, data, tell)

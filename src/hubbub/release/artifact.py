@@ -1,0 +1,251 @@
+"""A release: parameters and private arrays, in memory or in one file that is asked without being loaded.
+
+    envelope, kind "release data" | parameters as JSON, padded with blanks | the arrays, each on 8 bytes | checksum
+
+The file is mapped into memory; opening it reads it once for the checksum and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hubbub.device.coins import Coins, SecretCoins
+from hubbub.envelope import Envelope, unseal, write_atomic
+from hubbub.errors import Refused
+from hubbub.guarantee import Guarantee
+from hubbub.release.alp import Alp
+from hubbub.release.keyspace import KeySpace
+from hubbub.release.laplace import Laplace
+from hubbub.release.maximum import MaxProjection
+from hubbub.release.part import ESTIMATORS, Answers, Arrays, Estimator, Query
+from hubbub.release.threshold import Threshold
+from hubbub.release.vector import Values, Vector
+
+RELEASE = b"A"
+_HEADER = len(Envelope(RELEASE, 0, bytes(16), 0, b"", b"").seal()) - 16
+
+AnyPart = Annotated[Laplace | Threshold | Alp | MaxProjection, Field(discriminator="name")]
+
+
+class Sizes(BaseModel):
+    """Upper bounds on the number of entries and their sum that were estimated privately."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epsilon: float = Field(gt=0)
+    total: float
+    nonzero: float | None = None
+
+
+class Parameters(BaseModel):
+    """All that is public about a release besides its arrays."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    algorithm: str
+    values: Values
+    keys: KeySpace
+    parts: tuple[AnyPart, ...] = Field(min_length=1, max_length=2)
+    estimator: Estimator = "argmax"
+    sizes: Sizes | None = None
+    epsilon: float = Field(gt=0)
+    delta: float = Field(default=0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> Parameters:
+        """The stated budget covers what parts and size estimates spend, to the last bit."""
+        spent = sum(Fraction(part.epsilon) for part in self.parts) + Fraction(
+            self.sizes.epsilon if self.sizes else 0
+        )
+        if spent > Fraction(self.epsilon) or sum(Fraction(p.delta) for p in self.parts) > Fraction(
+            self.delta
+        ):
+            raise ValueError("the parts spend more than the stated epsilon or delta")
+        return self
+
+    def guarantee(self) -> Guarantee:
+        """The whole release by basic composition (Lemma 2.3): parts and size estimates add up."""
+        what = (
+            "Counts: tables that differ by one unit in one entry are neighbours"
+            if self.values.kind == "counts"
+            else "Real values: tables at l1 distance at most 1 are neighbours"
+        )
+        group = "L times this epsilon" + (
+            " and at most L exp(L epsilon) times this delta" if self.delta else ""
+        )
+        note = f"{what}; whoever accounts for L units has {group}."
+        return Guarantee(self.epsilon, unit="l1", distance=1.0, model="central", delta=self.delta, note=note)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Answers for many keys: the estimate, an interval at the level, and where the answer comes from."""
+
+    keys: list[Any]
+    value: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    source: NDArray[np.str_]
+    level: float
+    estimator: Estimator
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One plain dictionary per key."""
+        columns = zip(
+            self.keys, *(c.tolist() for c in (self.value, self.low, self.high, self.source)), strict=True
+        )
+        for key, value, low, high, source in columns:
+            yield {"key": key, "value": value, "low": low, "high": high, "source": source}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A private, queryable stand-in for a sparse vector."""
+
+    parameters: Parameters
+    arrays: tuple[Arrays, ...]
+    secure: bool = True
+
+    @classmethod
+    def project(cls, parameters: Parameters, vector: Vector, coins: Coins) -> Release:
+        """Run the parts one after the other (Algorithm 7).
+
+        The sum of the parts' epsilons and deltas holds for the whole (Lemmas 2.3 and 5.3). An entry that a
+        threshold part has listed is left out of the next part: the list is public by then, so for every list
+        the next part still sees neighbours for neighbours, and it is spared its heaviest entries.
+        """
+        arrays = []
+        for part in parameters.parts:
+            made = part.project(vector, parameters.values, parameters.keys, coins)
+            arrays.append(made)
+            if "ids" in made:
+                vector = vector.without(made["ids"].astype(np.uint64))
+        return cls(parameters, tuple(arrays), isinstance(coins, SecretCoins))
+
+    def guarantee(self) -> Guarantee:
+        return self.parameters.guarantee()
+
+    def __getitem__(self, key: Any) -> float:
+        """The estimate for one key."""
+        return float(self.query([key]).value[0])
+
+    def query(
+        self, keys: Iterable[Any] | NDArray[Any], estimator: Estimator | None = None, level: float = 0.95
+    ) -> Table:
+        """Estimates and intervals for many keys at once (Algorithm 8)."""
+        p = self.parameters
+        chosen = estimator or p.estimator
+        if chosen not in ESTIMATORS:
+            raise Refused(f"There is no estimator {chosen!r}; choose one of {', '.join(ESTIMATORS)}.")
+        if chosen == "difference" and not p.values.signed:
+            raise Refused("The estimator 'difference' is for signed values; this release has none.")
+        if not 0 < level < 1:
+            raise Refused(f"A level lies between 0 and 1, not at {level:g}.")
+        asked = keys if isinstance(keys, np.ndarray) else list(keys)
+        ids = p.keys.ids(asked)
+        answers = Answers(len(ids), p.values)
+        query = Query(chosen, (1 - level) / len(p.parts), p.values, p.keys)
+        for part, arrays in zip(p.parts, self.arrays, strict=True):
+            part.refine(arrays, ids[answers.open], answers, query)
+        step = p.values.step
+        names = asked.tolist() if isinstance(asked, np.ndarray) else asked
+        return Table(
+            names,
+            answers.value * step,
+            answers.low * step,
+            answers.high * step,
+            answers.source,
+            level,
+            chosen,
+        )
+
+    def save(self, path: str | Path) -> int:
+        """Write the release to one file, whole or not at all; returns its size in bytes."""
+        if not self.secure:
+            raise Refused("This release was simulated with seeded coins and must not be published.")
+        task = self.parameters.model_dump_json(exclude_none=True).encode()
+        task += b" " * (-(_HEADER + len(task)) % 8)
+        pieces: list[bytes | memoryview] = []
+        for part, arrays in zip(self.parameters.parts, self.arrays, strict=True):
+            for name in part.shapes(self.parameters.values, self.parameters.keys):
+                raw = np.ascontiguousarray(arrays[name]).view(np.uint8).data
+                pieces += [len(arrays[name]).to_bytes(8, "little"), raw, bytes(-len(raw) % 8)]
+        digest = hashlib.blake2b(task, digest_size=16).digest()
+        data = Envelope(RELEASE, 0, digest, len(self.parameters.parts), task, b"".join(pieces)).seal()
+        write_atomic(path, data)
+        return len(data)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Release:
+        """Map a file into memory, check it and make it ready for queries."""
+        envelope = unseal(_mapped(path), str(path), RELEASE)
+        try:
+            parameters = Parameters.model_validate_json(bytes(envelope.task))
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            where = ".".join(str(place) for place in first["loc"])
+            raise Refused(
+                f"{path} has parameters this hubbub cannot read: {where}: {first['msg']}."
+            ) from None
+        payload, offset, arrays = memoryview(envelope.payload), 0, []
+        for part in parameters.parts:
+            found: Arrays = {}
+            for name, (kind, length) in part.shapes(parameters.values, parameters.keys).items():
+                stored = int.from_bytes(payload[offset : offset + 8], "little")
+                size = stored * np.dtype(kind).itemsize
+                if (length is not None and stored != length) or offset + 8 + size > len(payload):
+                    raise Refused(f"{path} is inconsistent: its {name!r} array does not fit its parameters.")
+                found[name] = np.frombuffer(payload[offset + 8 : offset + 8 + size], dtype=kind)
+                offset += 8 + size + -size % 8
+            arrays.append(found)
+        if offset != len(payload):
+            raise Refused(f"{path} is inconsistent: {len(payload) - offset} bytes belong to nothing.")
+        return cls(parameters, tuple(arrays))
+
+    def describe(self) -> dict[str, Any]:
+        """What the file says about itself, as plain data."""
+        p = self.parameters
+        return {
+            "kind": "release",
+            "algorithm": p.algorithm,
+            "estimator": p.estimator,
+            "guarantee": p.guarantee().as_dict(),
+            "values": p.values.model_dump(),
+            "keys": p.keys.model_dump(),
+            "parts": [part.model_dump() for part in p.parts],
+            "sizes": p.sizes.model_dump() if p.sizes else None,
+            "arrays": {
+                f"{part.name}.{name}": {"length": len(array), "bytes": array.nbytes}
+                for part, arrays in zip(p.parts, self.arrays, strict=True)
+                for name, array in arrays.items()
+            },
+        }
+
+
+def _mapped(path: str | Path) -> memoryview:
+    try:
+        with Path(path).open("rb") as file:
+            if file.seek(0, 2) == 0:
+                raise Refused(f"{path} is empty.")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as problem:
+        raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """What a release file says about itself, and its size."""
+    return {**Release.open(path).describe(), "file_bytes": Path(path).stat().st_size}

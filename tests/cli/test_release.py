@@ -1,0 +1,142 @@
+"""`hubbub release` and `hubbub query`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from helpers import contents, python, refuse, run_cli, succeed, write_csv
+from hubbub.cli.query import command as query_command
+from hubbub.cli.release import command as release_command
+from hubbub.release import Release
+from hubbub.release.part import ESTIMATORS
+from hubbub.release.planner import ALGORITHMS
+
+TABLE = [("url", "n"), *((f"page{i}", 600 // (i + 1)) for i in range(200))]
+
+
+@pytest.fixture
+def counts(tmp_path: Path) -> Path:
+    return write_csv(tmp_path / "counts.csv", TABLE)
+
+
+def release(counts: Path, *more: object) -> list[object]:
+    """The arguments of a plain release."""
+    output = counts.with_name("counts.hub")
+    return ["release", counts, "--key", "url", "--count", "n", "--epsilon", 2, "-o", output, *more]
+
+
+def test_from_a_table_to_an_answer(counts: Path) -> None:
+    said = succeed(*release(counts, "--max-sum", 5000, "--max-value", 1000))
+    path = counts.with_name("counts.hub")
+    assert said["bytes"] == path.stat().st_size
+    assert said["plan"]["guarantee"]["epsilon"] == 2
+    assert said["plan"]["guarantee"]["model"] == "central"
+    assert said["sizes"] is None
+    assert said["holder_only"]["nonzero"] == 200
+    chosen = said["plan"]["chosen"]
+    assert chosen["bytes"] <= said["bytes"] < chosen["bytes"] + 2000
+    assert {"small", "middle", "large", "microseconds", "parts"} <= chosen.keys()
+    answers = succeed("query", path, "page0", "page99", "elsewhere")
+    assert [row["key"] for row in answers["answers"]] == ["page0", "page99", "elsewhere"]
+    first = answers["answers"][0]
+    assert abs(first["value"] - 600) < 40
+    assert first["low"] <= first["value"] <= first["high"]
+    assert Release.open(path)["page0"] == first["value"]
+
+
+def test_what_people_read(counts: Path) -> None:
+    result = run_cli(*release(counts))
+    assert result.exit_code == 0
+    assert "none given, so epsilon = 0.1 of the budget estimated a sum" in result.stdout
+    assert "epsilon = 2 per l1 distance 1, central model" in result.stdout
+    assert "For you only, not private: 200 rows" in result.stderr
+    assert "For you only" not in result.stdout
+    asked = run_cli("query", counts.with_name("counts.hub"), "page0")
+    assert asked.exit_code == 0
+    assert "page0" in asked.stdout
+    assert "estimator argmax" in asked.stderr
+
+
+def test_bounds_that_do_not_hold_are_told_to_the_holder_only(counts: Path) -> None:
+    result = run_cli(*release(counts, "--max-nonzero", 10, "--max-sum", 50, "--max-value", 20))
+    assert result.exit_code == 0
+    assert "more keys than declared" in result.stderr
+    assert "sum is larger than declared" in result.stderr
+    assert "declared" not in result.stdout
+
+
+def test_keys_from_a_file(counts: Path) -> None:
+    succeed(*release(counts, "--max-sum", 5000))
+    listing = counts.with_name("keys.txt")
+    listing.write_text("page1\npage5\n")
+    answers = succeed("query", counts.with_name("counts.hub"), "--keys", listing)
+    assert [row["key"] for row in answers["answers"]] == ["page1", "page5"]
+
+
+@pytest.mark.parametrize("algorithm", ["threshold", "threshold-alp", "histogram", "log", "max"])
+def test_algorithm_and_estimator(counts: Path, algorithm: str) -> None:
+    options = ("--max-nonzero", 300, "--max-value", 1000, "--delta", 1e-6)
+    said = succeed(*release(counts, *options, "--algorithm", algorithm, "--estimator", "median"))
+    assert said["plan"]["chosen"]["algorithm"] == algorithm
+    path = counts.with_name("counts.hub")
+    assert succeed("query", path, "page1")["estimator"] == "median"
+    assert succeed("query", path, "page1", "--estimator", "argmax")["estimator"] == "argmax"
+
+
+def test_signed_real_values_and_integer_keys(tmp_path: Path) -> None:
+    rows = [("place", "change"), *((i, (-1) ** i * 50.5) for i in range(30))]
+    path, output = write_csv(tmp_path / "t.csv", rows), tmp_path / "t.hub"
+    said = succeed(
+        *("release", path, "--key", "place", "--value", "change", "--signed", "--universe", 1 << 20),
+        *("--epsilon", 4, "--max-nonzero", 100, "--max-value", 100, "-o", output),
+    )
+    assert said["plan"]["guarantee"]["words"].count("l1 distance")
+    even, odd = succeed("query", output, 8, 9)["answers"]
+    assert abs(even["value"] - 50.5) < 20
+    assert abs(odd["value"] + 50.5) < 20
+    assert "not a whole number" in refuse("query", output, "here")
+
+
+def test_refusals_leave_nothing_behind(counts: Path) -> None:
+    before = contents(counts.parent)
+    broken = write_csv(counts.with_name("broken.csv"), [("url", "n"), ("a", 1), ("b", "lots")])
+    assert "line 3: 'lots'" in refuse(*release(broken))
+    broken.unlink()
+    assert "no column 'hits'" in refuse(*["hits" if part == "n" else part for part in release(counts)])
+    assert "epsilon" in refuse(*release(counts)[:6], "--epsilon", -1, "-o", counts.with_name("x.hub"))
+    assert "possible keys" in refuse(*release(counts, "--algorithm", "laplace"))
+    negative = write_csv(counts.with_name("negative.csv"), [("url", "n"), ("a", -1)])
+    assert "below 0" in refuse(*release(negative))
+    negative.unlink()
+    assert "cannot be read" in refuse(*release(counts.with_name("none.csv")))
+    assert "cannot be written" in refuse(*release(counts)[:-1], counts.parent / "no" / "x.hub")
+    assert "not a hubbub file" in refuse("query", counts, "a")
+    assert contents(counts.parent) == before
+
+
+def test_wrong_usage_has_exit_code_2(counts: Path) -> None:
+    for wrong in (
+        [*release(counts), "--value", "n"],
+        ["release", counts, "--key", "url", "--epsilon", 1, "-o", "x"],
+        release(counts, "--algorithm", "magic"),
+        ["query", counts],
+        ["query", counts, "a", "--keys", counts],
+    ):
+        assert run_cli(*wrong).exit_code == 2
+
+
+def test_choices_are_those_of_the_library() -> None:
+    """The commands spell them out so that --help needs no imports."""
+
+    def choices(command: object, name: str) -> tuple[str, ...]:
+        return next(tuple(p.type.choices) for p in command.params if p.name == name)  # type: ignore[attr-defined]
+
+    assert choices(release_command, "algorithm") == ALGORITHMS
+    assert choices(release_command, "estimator") == choices(query_command, "estimator") == ESTIMATORS
+
+
+def test_commands_import_little() -> None:
+    loaded = python("import sys, hubbub.cli.release, hubbub.cli.query; print('numpy' in sys.modules)")
+    assert loaded.strip() == "False"
