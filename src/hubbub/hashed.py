@@ -11,17 +11,18 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.device.codes import Keys
+from hubbub.device.codes import Keys, siphash_word
 from hubbub.device.coins import UNIT, Coins, favoured_weight
 from hubbub.device.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
 from hubbub.device.wire import Field as WireField
 from hubbub.device.wire import Layout
+from hubbub.kernel import kernel, use_compiled
 from hubbub.mechanism import Mechanism
 from hubbub.record import Entries
 
@@ -51,6 +52,22 @@ class Votes:
         if self.values.shape[1] > 1:
             return self.values[np.arange(len(place)), place]
         return np.where((self.bucket == place) | (self.bucket < 0), self.values[:, 0], 0)
+
+
+@kernel
+def _tally_prf(
+    salt: Any, seeds: Any, ids: Any, buckets: Any, signed: bool, bucket: Any, values: Any, totals: Any
+) -> None:
+    """Add every report's vote for every key."""
+    for key in range(len(ids)):
+        total = 0
+        for i in range(len(seeds)):
+            word = siphash_word(salt, seeds[i], ids[key])
+            place = np.int64(((word & 0xFFFFFFFF) * buckets) >> 32)
+            chosen = place if bucket[i] < 0 else 0
+            vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
+            total += -vote if signed and word >> 63 else vote
+        totals[key] += total
 
 
 class Hashed(Mechanism):
@@ -213,6 +230,12 @@ class Hashed(Mechanism):
         for start in range(0, state.count, step):
             reports = self.layout.unpack(state.reports[start : start + step])
             votes = self._votes_of(reports)
+            if self.family == "prf" and use_compiled(len(reports)):
+                seeds, salt = np.ascontiguousarray(reports[:, 0]), np.uint64(keys.salt_words[0])
+                for channel, vote in enumerate(votes):
+                    parts = (vote.signed, vote.bucket, np.ascontiguousarray(vote.values))
+                    _tally_prf.compiled()(salt, seeds, ids, np.uint64(self.buckets), *parts, result[channel])
+                continue
             for place, key in enumerate(ids):
                 for channel, cast in enumerate(self._votes_for(keys, reports, votes, key)):
                     result[channel, place] += int(cast.sum())

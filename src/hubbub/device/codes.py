@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -116,8 +116,19 @@ def mix(words: UInt64s) -> UInt64s:
 
 def derive(salt: int, purpose: int, items: UInt64s) -> UInt64s:
     """Public pseudo-random words for `items`, separate for every salt and purpose."""
-    start = np.array([(salt + purpose * 0x9E3779B97F4A7C15) & _ALL], dtype=np.uint64)
-    return mix(mix(items + mix(start)) + start)
+    return derive_all(salt, range(purpose, purpose + 1), items)[..., 0]
+
+
+def derive_all(salt: int, purposes: range, items: UInt64s) -> UInt64s:
+    """The same for several purposes at once, along a new last axis."""
+    start, scrambled = _starts(salt, purposes)
+    return mix(mix(items[..., None] + scrambled) + start)
+
+
+@lru_cache(maxsize=256)
+def _starts(salt: int, purposes: range) -> tuple[UInt64s, UInt64s]:
+    start = np.array([(salt + p * 0x9E3779B97F4A7C15) & _ALL for p in purposes], dtype=np.uint64)
+    return start, mix(start)
 
 
 #: Purposes of derived words. Rows of a seed use ROW + 0, ROW + 1, ...
@@ -241,7 +252,7 @@ class Keys(BaseModel):
             if which.ndim == 0 and len(ids) > 2 * self.count:
                 return self._permuted(np.arange(2 * self.count, dtype=np.uint64), which)[ids]
             return self._permuted(ids, which)
-        hashed = mix(ids ^ derive(self.salt_words[0], COHORT, which.reshape(-1)).reshape(which.shape))
+        hashed = mix(ids ^ derive(self.salt_words[0], COHORT, which))
         if self.kind == "wide":
             return np.where(hashed == 0, np.uint64(1), hashed)
         return hashed % np.uint64((1 << self.bits) - 1) + np.uint64(1)
@@ -252,13 +263,22 @@ class Keys(BaseModel):
         Places are below 2^bits - 1, so that last image is free and no code is zero.
         """
         codes = self._scramble(places, which)
-        spare = self._scramble(np.full(places.shape, (1 << self.bits) - 1, dtype=np.uint64), which)
-        return np.where(codes == 0, spare, codes)
+        return np.where(codes == 0, self._spares[which], codes)
+
+    @cached_property
+    def _round_keys(self) -> UInt64s:
+        """[round, cohort]."""
+        cohorts = np.arange(self.cohorts, dtype=np.uint64)
+        return derive_all(self.salt_words[1], range(ROUND, ROUND + 4), cohorts).T
+
+    @cached_property
+    def _spares(self) -> UInt64s:
+        cohorts = np.arange(self.cohorts, dtype=np.uint64)
+        return self._scramble(np.full(self.cohorts, (1 << self.bits) - 1, dtype=np.uint64), cohorts)
 
     def _scramble(self, words: UInt64s, which: UInt64s) -> UInt64s:
         mask, shift = np.uint64((1 << self.bits) - 1), np.uint64((self.bits + 1) // 2)
-        flat = which.reshape(-1)
-        for step in range(4):
-            key = derive(self.salt_words[1], ROUND + step, flat).reshape(which.shape)
+        for keys in self._round_keys:
+            key = keys[which]
             words = ((words ^ (words >> shift)) * (key | np.uint64(1)) + (key >> np.uint64(32))) & mask
         return words ^ (words >> shift)

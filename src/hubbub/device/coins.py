@@ -17,6 +17,7 @@ import os
 import random
 import secrets
 from decimal import ROUND_FLOOR, Context, Decimal
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -111,6 +112,7 @@ class SeedSource(Protocol):
     def draw(self, bits: int, count: int) -> UInt64s: ...
 
 
+@lru_cache(maxsize=256)
 def favoured_weight(epsilon: float, unit: int = UNIT) -> int:
     """W = floor(exp(epsilon) * unit), rounded down by exact arithmetic.
 
@@ -232,6 +234,10 @@ def clamped_laplace(tape: Tape, value: int, numerator: int, denominator: int, li
 @kernel
 def random_sign(tape: Any, numerator: int, denominator: int) -> int:
     """+1 or -1 with mean exactly numerator / denominator (the papers' unbiased RandRound)."""
+    if numerator == denominator:
+        return 1
+    if numerator == -denominator:
+        return -1
     return 1 if chance(tape, denominator + numerator, 2 * denominator) else -1
 
 

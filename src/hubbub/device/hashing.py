@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.codes import ROW, Keys, derive, siphash_word
+from hubbub.device.codes import ROW, Keys, derive_all, siphash_word
 from hubbub.kernel import kernel, parity, use_compiled
 
 Family = Literal["walsh", "prf"]
@@ -30,8 +30,7 @@ def bucket_bits(buckets: int) -> int:
 
 def seed_rows(keys: Keys, seeds: UInt64s, count: int) -> UInt64s:
     """Rows r_0 (the sign's) and r_1 .. r_count (the bucket's bits) of each seed, as [n, count + 1]."""
-    salt = keys.salt_words[1]
-    rows = np.stack([derive(salt, ROW + place, seeds) for place in range(count + 1)], axis=1)
+    rows = derive_all(keys.salt_words[1], range(ROW, ROW + count + 1), seeds)
     return rows >> np.uint64(64 - keys.bits)
 
 
