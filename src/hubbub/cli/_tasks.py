@@ -70,7 +70,7 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
     if options["delta"] and options["unit"] != "l1":
         raise Refused("A delta goes with --unit l1; guarantees per record and per entry are pure.")
     Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
-    settings = _parse_settings(options["settings"])
+    settings = parse_settings(options["settings"])
     distance = options["distance"]
     if distance is not None and has_values:
         distance /= max(abs(low), abs(high))
@@ -186,7 +186,7 @@ def parse_range(text: str | None, has_values: bool) -> tuple[float, float]:
     return low, high
 
 
-def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
+def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
     parsed = {}
     for setting in settings:
         name, equals, text = setting.partition("=")

@@ -99,6 +99,10 @@ class Collision(Hashed):
     def guarantee(self) -> Guarantee:
         return Guarantee(self.epsilon, unit="record", model="local")
 
+    def response_weights(self) -> tuple[int, int, int, int]:
+        """(s, t, W, V): all weights lie in [V, W] and sum to s W + (t - s) V; see `hubbub.privacy.shuffle`."""
+        return self.max_entries, self.buckets, *self.weights
+
     @property
     def sided(self) -> bool:
         return self.values == "signed"

@@ -124,6 +124,10 @@ class HadamardResponse(Mechanism):
     def guarantee(self) -> Guarantee:
         return Guarantee(self.epsilon, unit="record", model="local")
 
+    def response_weights(self) -> tuple[int, int, int, int]:
+        """(s, t, W, V): all weights lie in [V, W] and sum to s W + (t - s) V; see `hubbub.privacy.shuffle`."""
+        return self.block_size // 2, 1 << self.bits, *self.weights
+
     @property
     def quantities(self) -> tuple[Quantity, ...]:
         return ("frequency",)

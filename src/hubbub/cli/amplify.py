@@ -1,0 +1,149 @@
+"""hubbub amplify"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+
+if TYPE_CHECKING:
+    from hubbub.mechanism import Mechanism
+
+#: Local epsilons of the comparison.
+_EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
+
+
+@click.command()
+@click.argument("task", type=EXISTING, required=False)
+@click.option("--mechanism", help="Instead of a task file: a mechanism by name.")
+@click.option("--epsilon", type=float, help="Its privacy parameter of one report.")
+@click.option("--max-entries", type=int, help="Its entries of a record that count.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other parameter of it.")
+@click.option(
+    "--reports",
+    type=int,
+    multiple=True,
+    required=True,
+    help="Reports that arrive at the shuffler, one a person.",
+)
+@click.option("--delta", type=float, default=1e-6, show_default=True, help="Failure probability.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=1, show_default=True, help="Equal rounds to add up."
+)
+@click.option(
+    "--method",
+    type=click.Choice(["loss", "advanced", "basic"]),
+    default="loss",
+    show_default=True,
+    help="How to add up rounds; loss is the tightest and needs the extra 'accounting'.",
+)
+@click.option(
+    "--compare", is_flag=True, help="Compare bounds over local epsilons; --reports may be repeated."
+)
+@click.option("-o", "--output", type=OUTPUT, help="With --compare: write the figure to this file.")
+@json_option
+def command(
+    task: Path | None,
+    mechanism: str | None,
+    epsilon: float | None,
+    max_entries: int | None,
+    settings: tuple[str, ...],
+    reports: tuple[int, ...],
+    delta: float,
+    rounds: int,
+    method: Any,
+    compare: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """What a guarantee is worth once a shuffler has mixed the reports.
+
+    With --compare: all known bounds against local epsilon, for Collision as in the paper or for --mechanism.
+    """
+    from hubbub.cli._tasks import parse_settings
+
+    parameters = parse_settings(settings)
+    if compare:
+        if task is not None or epsilon is not None or max_entries is None:
+            raise click.UsageError("--compare needs --max-entries, and neither a task nor --epsilon.")
+        _compare(mechanism, {"max_entries": max_entries, **parameters}, reports, delta, output, as_json)
+        return
+    if output is not None or len(reports) != 1:
+        raise click.UsageError("Only --compare writes a figure or takes several --reports.")
+    if (task is None) == (mechanism is None):
+        raise click.UsageError("Give a task file, or --mechanism with --epsilon and --max-entries.")
+    if task is not None:
+        from hubbub.task import Task
+
+        if settings or epsilon is not None or max_entries is not None:
+            raise click.UsageError("A task file has its own epsilon, max_entries and parameters.")
+        chosen = Task.load(task).mechanism
+    else:
+        from hubbub.mechanism import make_mechanism
+
+        if epsilon is None or max_entries is None:
+            raise click.UsageError("--mechanism needs --epsilon and --max-entries.")
+        chosen = make_mechanism(str(mechanism), epsilon=epsilon, max_entries=max_entries, **parameters)
+    _amplify(chosen, reports[0], delta, rounds, method, as_json)
+
+
+def _amplify(
+    mechanism: Mechanism, reports: int, delta: float, rounds: int, method: Any, as_json: bool
+) -> None:
+    from hubbub.privacy.compose import compose
+    from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
+
+    local, shuffled = mechanism.guarantee(), shuffled_guarantee(mechanism, reports, delta)
+    data = {"mechanism": mechanism.name, "local": local.as_dict(), "shuffled": shuffled.as_dict()}
+    lines = [f"one report  {local.short()}", f"shuffled    {shuffled.words()}"]
+    if rounds > 1:
+        total = compose([crowd_of(mechanism, reports)] * rounds, delta, method)
+        data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}
+        lines.append(f"{f'{rounds} rounds':<11} {total.words()}")
+    say(as_json, data, "\n".join(lines))
+
+
+def _compare(
+    name: str | None,
+    parameters: dict[str, Any],
+    reports: tuple[int, ...],
+    delta: float,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    from hubbub.mechanism import make_mechanism
+    from hubbub.privacy.bounds import BOUNDS, draw, published_setting
+    from hubbub.privacy.bounds import compare as compare_bounds
+
+    def make(epsilon: float) -> Mechanism:
+        if name is None:
+            return published_setting(epsilon, **parameters)
+        return make_mechanism(name, epsilon=epsilon, **parameters)
+
+    rows = []
+    with progress("comparing bounds", len(reports) * len(_EPSILONS), as_json) as advance:
+        for n in reports:
+            for epsilon in _EPSILONS:
+                rows += compare_bounds(make, [epsilon], [n], delta)
+                advance(1)
+    if output is not None:
+        draw(rows, output)
+
+    def table() -> None:
+        from rich.console import Console
+        from rich.table import Table
+
+        shown = Table(
+            title=f"central epsilon at delta = {delta:g}", title_justify="left", header_style="bold"
+        )
+        for title in ("reports", "local epsilon", *BOUNDS, "saved"):
+            shown.add_column(title, justify="right")
+        for row in rows:
+            values = ("-" if row[bound] is None else f"{row[bound]:.4g}" for bound in BOUNDS)
+            shown.add_row(f"{row['reports']:,}", f"{row['epsilon']:g}", *values, f"{100 * row['saved']:.0f}%")
+        Console().print(shown)
+
+    say(as_json, {"delta": delta, "rows": rows}, table)

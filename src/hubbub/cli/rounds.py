@@ -1,0 +1,57 @@
+"""hubbub rounds"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+
+
+@click.command()
+@click.argument("ledger", type=OUTPUT)
+@click.option("--add", "task", type=EXISTING, help="Add a round of this task file first.")
+@click.option("--reports", type=int, help="With --add: reports that arrived at the shuffler, one a person.")
+@click.option(
+    "--delta", type=float, default=1e-6, show_default=True, help="Failure probability of all together."
+)
+@click.option(
+    "--method",
+    type=click.Choice(["loss", "advanced", "basic"]),
+    default="loss",
+    show_default=True,
+    help="How to add up rounds; loss is the tightest and needs the extra 'accounting'.",
+)
+@json_option
+def command(
+    ledger: Path, task: Path | None, reports: int | None, delta: float, method: Any, as_json: bool
+) -> None:
+    """Show a ledger of shuffled rounds, and what they promise together."""
+    from dataclasses import asdict
+
+    from hubbub.privacy.compose import Round, compose, read_rounds, write_rounds
+
+    if (task is None) != (reports is None):
+        raise click.UsageError("--add and --reports go together.")
+    rounds = [] if task is not None and not ledger.exists() else read_rounds(ledger)
+    if task is not None and reports is not None:
+        from hubbub.task import Task
+
+        rounds.append(Round.of(Task.load(task), reports))
+    crowds = [one.crowd() for one in rounds]
+    total = compose(crowds, delta, method)
+    if task is not None:
+        write_rounds(ledger, rounds)
+    alone = {crowd: crowd.epsilon(delta) for crowd in set(crowds)}
+    facts = [
+        asdict(one) | {"shuffled_epsilon": alone[crowd]} for one, crowd in zip(rounds, crowds, strict=True)
+    ]
+    lines = ["round  reports        epsilon  task (mechanism)"]
+    for number, one in enumerate(facts, start=1):
+        lines.append(
+            f"{number:>5}  {one['reports']:<13,}  {one['shuffled_epsilon']:<7.4g}  {one['task']} ({one['mechanism']})"
+        )
+    lines.append(f"together: {total.words()}")
+    say(as_json, {"rounds": facts, "method": method, "guarantee": total.as_dict()}, "\n".join(lines))

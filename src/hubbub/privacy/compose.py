@@ -1,0 +1,174 @@
+"""Several shuffled rounds: what they promise together, and a file that remembers them.
+
+A person who reports once in each of several rounds gives something away in all of them. Rounds may differ in
+task, mechanism and number of reports. Three ways to add up, each valid, from loose to tight:
+
+- basic: epsilons and deltas add;
+- advanced (Kairouz, Oh, Viswanath 2015, Theorem 3.5): epsilons grow with the square root of the rounds;
+- loss: the law of the privacy loss itself is convolved (by dp-accounting, an optional dependency).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hubbub.envelope import read_file, write_atomic
+from hubbub.errors import Refused
+from hubbub.guarantee import Guarantee
+from hubbub.privacy.shuffle import Crowd, any_mechanism, check_delta, crowd_of, response, response_weights
+from hubbub.task import Task
+
+Method = Literal["loss", "advanced", "basic"]
+
+#: Points between 0 and the largest loss of a round at which its delta(epsilon) is computed.
+_POINTS = 400
+
+
+def compose(rounds: Sequence[Crowd], delta: float, method: Method = "loss") -> Guarantee:
+    """What one report per person in each of these rounds promises about a whole record."""
+    check_delta(delta)
+    if not rounds:
+        raise Refused("There are no rounds to add up.")
+    add_up = {"loss": _loss, "advanced": _advanced, "basic": _basic}[method]
+    epsilon = add_up(rounds, delta) if len(rounds) > 1 else rounds[0].epsilon(delta)
+    sizes = sorted({crowd.reports for crowd in rounds})
+    among = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    return Guarantee(
+        epsilon,
+        unit="record",
+        model="shuffled",
+        delta=delta,
+        note=f"Holds for one report per person in each of {len(rounds)} rounds among {among} shuffled reports "
+        f"({method} composition).",
+    )
+
+
+def _basic(rounds: Sequence[Crowd], delta: float) -> float:
+    """Sum of epsilons, each at an equal share of delta."""
+    share = delta / len(rounds)
+    return math.fsum(count * crowd.epsilon(share) for crowd, count in Counter(rounds).items())
+
+
+def _advanced(rounds: Sequence[Crowd], delta: float) -> float:
+    """sum eps_i tanh(eps_i / 2) + sqrt(2 log(1/d) sum eps_i^2), half of delta for d and half for the rounds."""
+    counts = Counter(rounds)
+    epsilons = [(crowd.epsilon(delta / 2 / len(rounds)), count) for crowd, count in counts.items()]
+    drift = math.fsum(count * epsilon * math.tanh(epsilon / 2) for epsilon, count in epsilons)
+    square = math.fsum(count * epsilon**2 for epsilon, count in epsilons)
+    return min(drift + math.sqrt(2 * math.log(2 / delta) * square), _basic(rounds, delta))
+
+
+def _loss(rounds: Sequence[Crowd], delta: float) -> float:
+    """Convolve privacy losses on a grid, rounded so that delta(epsilon) is too large everywhere.
+
+    A crowd's delta(epsilon) is that of a symmetric pair of laws, so delta(-x) = 1 - e^-x + e^-x delta(x). It is
+    convex in e^epsilon, so straight lines in that are above it, between the points where it is computed
+    and between those of the grid (Doroshenko et al. 2022); losses beyond the grid count as infinite.
+    The rounding errors of the Fourier transforms that convolve are bounded by their number times a few
+    units of double precision, and taken off delta beforehand.
+    """
+    try:
+        from dp_accounting.pld import pld_pmf
+    except ImportError:
+        raise Refused(
+            "Composition of privacy losses needs dp-accounting: pip install 'hubbub[accounting]', "
+            "or ask for advanced composition, which is looser."
+        ) from None
+    counts = Counter(rounds)
+    tops = {crowd: crowd.epsilon(1e-3 * delta / len(rounds)) for crowd in counts}
+    gap = max(min(tops.values()) / _POINTS, max(tops.values()) / (10 * _POINTS))
+    parts = []
+    for crowd, count in counts.items():
+        known = np.linspace(0.0, tops[crowd], _POINTS)
+        curve = np.minimum.accumulate([crowd.delta(float(x), excess=1e-5) for x in known])
+        last = math.ceil(tops[crowd] / gap)
+        grid = gap * np.arange(last + 1)
+        above = np.interp(np.expm1(grid), np.expm1(known), curve)
+        below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]
+        deltas = np.concatenate([below, above])
+        one = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -last, last, deltas)
+        parts.append(one.to_dense_pmf().self_compose(count))
+    total = reduce(lambda one, two: one.compose(two), parts)
+    slack = 2.0**-48 * len(rounds) * total.size
+    if slack > delta / 2:
+        raise Refused(
+            f"delta = {delta:g} is too small for the precision of the convolution; ask for advanced composition."
+        )
+    return float(total.get_epsilon_for_delta(delta - slack))
+
+
+@dataclass(frozen=True)
+class Round:
+    """The facts of one shuffled collection that its guarantee depends on."""
+
+    task: str
+    digest: str
+    mechanism: str
+    reports: int
+    epsilon: float
+    weights: tuple[int, int, int, int] | None
+
+    @classmethod
+    def of(cls, task: Task, reports: int) -> Round:
+        """A round of a task with this many reports; refused where no bound applies."""
+        crowd_of(task.mechanism, reports)
+        return cls(
+            task.name,
+            task.digest.hex(),
+            task.mechanism.name,
+            reports,
+            task.guarantee.epsilon,
+            response_weights(task.mechanism),
+        )
+
+    def crowd(self) -> Crowd:
+        """What composition needs to know."""
+        if self.weights is None:
+            return any_mechanism(self.reports, self.epsilon)
+        return response(self.reports, *self.weights)
+
+
+def read_rounds(path: str | Path) -> list[Round]:
+    """The rounds in a ledger file; what cannot be understood is refused."""
+    try:
+        data = json.loads(read_file(path))
+        if data["format"] != 1:
+            raise Refused(f"{path} has format {data['format']!r}; this hubbub reads format 1.")
+        rounds = [_round(item) for item in data["rounds"]]
+    except (ValueError, KeyError, TypeError) as problem:
+        if isinstance(problem, Refused):
+            raise
+        raise Refused(f"{path} is not a ledger of rounds.") from None
+    return rounds
+
+
+def _round(item: dict[str, Any]) -> Round:
+    weights = item["weights"]
+    numbers = [item["reports"], *(weights or ())]
+    if not all(type(number) is int for number in numbers) or len(numbers) not in (1, 5):
+        raise ValueError("counts and weights are whole numbers")
+    found = Round(
+        str(item["task"]),
+        str(item["digest"]),
+        str(item["mechanism"]),
+        item["reports"],
+        float(item["epsilon"]),
+        None if weights is None else tuple(weights),
+    )
+    found.crowd()
+    return found
+
+
+def write_rounds(path: str | Path, rounds: Sequence[Round]) -> None:
+    """Write a ledger file, whole or not at all."""
+    data = {"format": 1, "rounds": [asdict(one) for one in rounds]}
+    write_atomic(path, (json.dumps(data, indent=1) + "\n").encode())

@@ -1,0 +1,175 @@
+"""hubbub amplify and hubbub rounds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import refuse, run_cli, small_task, succeed
+from hubbub.cli import amplify
+from hubbub.privacy.shuffle import shuffled_guarantee
+from hubbub.task import Task
+
+SMALL = ("--epsilon", 1, "--max-entries", 4)
+COLLISION = ("--mechanism", "collision", *SMALL, "--set", "buckets=17", "--set", "family=prf")
+
+
+@pytest.fixture
+def task_file(tmp_path: Path) -> Path:
+    path = tmp_path / "task.toml"
+    small_task("collision", buckets=8).save(path)
+    return path
+
+
+def test_a_mechanism_by_name() -> None:
+    said = succeed("amplify", *COLLISION, "--reports", 10_000, "--delta", 1e-6)
+    assert said["mechanism"] == "collision"
+    assert said["local"]["epsilon"] == 1
+    assert said["shuffled"]["epsilon"] == pytest.approx(0.03348, abs=5e-6)
+    assert said["shuffled"]["model"] == "shuffled"
+    assert "rounds" not in said
+
+
+def test_in_words() -> None:
+    result = run_cli("amplify", *COLLISION, "--reports", 10_000)
+    assert result.exit_code == 0
+    assert "epsilon = 1 per record, local model" in result.stdout
+    assert "epsilon = 0.0334776, delta = 1e-06 per record, shuffled model" in result.stdout
+    assert "must not collude" in result.stdout
+    assert "10,000 shuffled reports" in result.stdout
+
+
+def test_a_task_file(task_file: Path) -> None:
+    said = succeed("amplify", task_file, "--reports", 5000, "--delta", 1e-8)
+    expected = shuffled_guarantee(Task.load(task_file).mechanism, 5000, 1e-8)
+    assert said["shuffled"] == expected.as_dict()
+
+
+def test_rounds_without_the_extra() -> None:
+    arguments = ("amplify", *COLLISION, "--reports", 10_000, "--rounds", 10)
+    said = succeed(*arguments, "--method", "basic")
+    assert said["rounds"]["count"] == 10
+    assert said["rounds"]["guarantee"]["epsilon"] == pytest.approx(0.3905, abs=1e-4)
+    result = run_cli(*arguments, "--method", "advanced")
+    assert "10 rounds" in result.stdout
+
+
+def test_rounds_by_loss() -> None:
+    pytest.importorskip("dp_accounting")
+    said = succeed("amplify", *COLLISION, "--reports", 10_000, "--rounds", 10)
+    assert said["rounds"]["guarantee"]["epsilon"] == pytest.approx(0.115, abs=5e-4)
+
+
+def test_rounds_by_loss_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
+    said = refuse("amplify", *COLLISION, "--reports", 10_000, "--rounds", 2)
+    assert "hubbub[accounting]" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((*COLLISION, "--reports", 1), "at least 2 reports"),
+        ((*COLLISION, "--reports", 1000, "--delta", 0), "delta"),
+        ((*COLLISION, "--reports", 1000, "--delta", 1), "delta"),
+        ((*COLLISION, "--set", "buckets=7", "--reports", 1000), "t >= 2s"),
+        (("--mechanism", "nothing", *SMALL, "--reports", 1000), "no mechanism"),
+        (("--mechanism", "collision", "--epsilon", "inf", "--max-entries", 4, "--reports", 1000), "epsilon"),
+        (("--mechanism", "sparse_sum", *SMALL, "--set", "unit=entry", "--reports", 1000), "per entry"),
+        (("nowhere.toml", "--reports", 1000), "cannot be read"),
+    ],
+)
+def test_what_is_refused(arguments: tuple[Any, ...], reason: str) -> None:
+    assert reason in refuse("amplify", *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--reports", 1000),
+        ("--mechanism", "collision", "--reports", 1000),
+        ("task.toml", *COLLISION, "--reports", 1000),
+        ("task.toml", "--epsilon", 1, "--reports", 1000),
+        COLLISION,
+        (*COLLISION, "--reports", 1000, "--reports", 2000),
+        (*COLLISION, "--reports", 1000, "-o", "figure.png"),
+        (*COLLISION, "--reports", 1000, "--rounds", 0),
+        ("--compare", "--reports", 1000),
+        ("--compare", "--reports", 1000, "--max-entries", 4, "--epsilon", 1),
+    ],
+)
+def test_wrong_usage(arguments: tuple[Any, ...]) -> None:
+    assert run_cli("amplify", *arguments).exit_code == 2
+
+
+def test_refusals_are_json_too() -> None:
+    result = run_cli("amplify", *COLLISION, "--reports", 1, "--json")
+    assert result.exit_code == 1
+    assert "at least 2" in json.loads(result.stdout)["error"]
+
+
+def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(amplify, "_EPSILONS", (0.25, 1.0))
+    figure = tmp_path / "figure.png"
+    arguments = ("amplify", "--compare", "--max-entries", 4, "--reports", 10**6, "--reports", 10**8)
+    said = succeed(*arguments, "-o", figure)
+    assert [(row["reports"], row["epsilon"]) for row in said["rows"]] == [
+        (10**6, 0.25),
+        (10**6, 1.0),
+        (10**8, 0.25),
+        (10**8, 1.0),
+    ]
+    assert said["rows"][1]["EFMRTT19"] is None
+    assert said["rows"][1]["hubbub"] == pytest.approx(0.002702, abs=1e-6)
+    assert figure.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    monkeypatch.setenv("COLUMNS", "200")
+    printed = run_cli(*arguments).stdout
+    assert "0.002702" in printed
+    assert "as published" in printed
+
+
+def test_compare_another_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amplify, "_EPSILONS", (1.0,))
+    said = succeed(
+        "amplify", "--compare", "--mechanism", "sparse_sum", "--max-entries", 4, "--reports", 10**6
+    )
+    (row,) = said["rows"]
+    assert row["hubbub"] == row["any mechanism"]
+
+
+# The ledger of rounds
+
+
+def test_rounds_are_added_and_shown(tmp_path: Path, task_file: Path) -> None:
+    ledger = tmp_path / "rounds.json"
+    basic = ("--method", "basic")
+    first = succeed("rounds", ledger, "--add", task_file, "--reports", 5000, *basic)
+    second = succeed("rounds", ledger, "--add", task_file, "--reports", 20_000, *basic)
+    shown = succeed("rounds", ledger, *basic)
+    assert shown == second
+    assert [one["reports"] for one in shown["rounds"]] == [5000, 20_000]
+    assert first["guarantee"]["epsilon"] < second["guarantee"]["epsilon"]
+    mechanism = Task.load(task_file).mechanism
+    halves = [shuffled_guarantee(mechanism, n, 5e-7).epsilon for n in (5000, 20_000)]
+    assert shown["guarantee"]["epsilon"] == pytest.approx(sum(halves), rel=1e-9)
+    assert shown["rounds"][0]["digest"] == Task.load(task_file).digest.hex()
+    printed = run_cli("rounds", ledger, *basic).stdout
+    assert "20,000" in printed
+    assert "2 rounds among 5,000 to 20,000" in printed
+
+
+def test_a_refused_round_leaves_the_ledger_alone(tmp_path: Path, task_file: Path) -> None:
+    ledger = tmp_path / "rounds.json"
+    succeed("rounds", ledger, "--add", task_file, "--reports", 5000)
+    before = ledger.read_bytes()
+    assert "at least 2" in refuse("rounds", ledger, "--add", task_file, "--reports", 1)
+    assert ledger.read_bytes() == before
+    assert "cannot be read" in refuse("rounds", tmp_path / "none.json")
+    assert run_cli("rounds", ledger, "--add", task_file).exit_code == 2
+    assert run_cli("rounds", ledger, "--reports", 5).exit_code == 2
