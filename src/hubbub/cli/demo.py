@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--users", type=click.IntRange(1000), default=200_000, show_default=True)
 @click.option("--keys", type=click.IntRange(100), default=100_000, show_default=True)
 @click.option("--epsilon", type=float, default=1.0, show_default=True)
-@click.option("--max-entries", type=click.IntRange(1), default=16, show_default=True)
+@click.option("--max-entries", type=click.IntRange(1), default=24, show_default=True)
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="Of the simulated crowd (not of the coins)."
 )
@@ -118,7 +118,7 @@ def plot(path: Path, result: Estimate, truth: NDArray[np.float64]) -> Path:
 
     optional("matplotlib", "plots").use("Agg")
     pyplot = optional("matplotlib.pyplot", "plots")
-    shown = np.argsort(-np.abs(truth), kind="stable")[:60]
+    shown = np.argsort(-np.abs(truth), kind="stable")[:50]
     figure, axes = pyplot.subplots(figsize=(8, 6), layout="constrained")
     span = [truth[shown].min() - 0.05, truth[shown].max() + 0.05]
     axes.plot(span, span, color="0.6", linewidth=1, label="exactly right")
@@ -135,7 +135,7 @@ def plot(path: Path, result: Estimate, truth: NDArray[np.float64]) -> Path:
     )
     axes.set_xlabel("true mean")
     axes.set_ylabel("private estimate")
-    axes.set_title(f"60 keys, {result.reports:,} users\n{result.guarantee.short()}", fontsize=10)
+    axes.set_title(f"The 50 largest means, {result.reports:,} users\n{result.guarantee.short()}", fontsize=10)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

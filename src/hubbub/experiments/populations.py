@@ -36,12 +36,12 @@ def zipf_population(
     users: int,
     keys: int,
     seed: int,
-    exponent: float = 1.3,
-    entries: float = 6.0,
+    exponent: float = 1.1,
+    entries: float = 8.0,
     tail: float = 0.6,
     signed: bool = True,
 ) -> Population:
-    """Keys by Zipf's law, a lognormal number of draws per user, a liking of its own for every key.
+    """Keys by Zipf's law, a lognormal number of draws per user; every key is mostly liked or mostly disliked.
 
     Draws that hit a key twice count once, so records have somewhat fewer entries than draws.
     """
@@ -55,7 +55,7 @@ def zipf_population(
     owner, drawn = pairs // keys, pairs % keys
     offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=users))]).astype(np.int64)
     if signed:
-        liking = rng.uniform(-1, 1, keys)
+        liking = rng.choice([-1.0, 1.0], keys) * rng.uniform(0.5, 1, keys)
         values = np.clip(liking[drawn] + rng.normal(0, 0.3, len(drawn)), -1, 1)
     else:
         values = np.ones(len(drawn))
