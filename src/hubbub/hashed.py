@@ -22,7 +22,7 @@ from hubbub.device.coins import UNIT, Coins, favoured_weight
 from hubbub.device.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
 from hubbub.device.wire import Field as WireField
 from hubbub.device.wire import Layout
-from hubbub.kernel import kernel, use_compiled
+from hubbub.kernel import kernel, parity, use_compiled
 from hubbub.mechanism import Mechanism
 from hubbub.record import Entries
 
@@ -68,6 +68,24 @@ def _tally_prf(
             vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
             total += -vote if signed and word >> 63 else vote
         totals[key] += total
+
+
+@kernel
+def _tally_walsh(
+    rows: Any, cohorts: Any, codes: Any, signs: Any, signed: bool, bucket: Any, values: Any, totals: Any
+) -> None:
+    """The same with linear hashing: a few popcounts per report and key."""
+    for key in range(len(signs)):
+        total = 0
+        for i in range(len(cohorts)):
+            code = codes[cohorts[i], key]
+            place = 0
+            for bit in range(1, rows.shape[1]):
+                place |= parity(code & rows[i, bit]) << (bit - 1)
+            chosen = place if bucket[i] < 0 else 0
+            vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
+            total += -vote if signed and parity(code & rows[i, 0]) else vote
+        totals[key] += total * signs[key] if signed else total
 
 
 class Hashed(Mechanism):
@@ -230,11 +248,18 @@ class Hashed(Mechanism):
         for start in range(0, state.count, step):
             reports = self.layout.unpack(state.reports[start : start + step])
             votes = self._votes_of(reports)
-            if self.family == "prf" and use_compiled(len(reports)):
-                seeds, salt = np.ascontiguousarray(reports[:, 0]), np.uint64(keys.salt_words[0])
+            if use_compiled(len(reports)):
+                seeds = np.ascontiguousarray(reports[:, 0])
                 for channel, vote in enumerate(votes):
-                    parts = (vote.signed, vote.bucket, np.ascontiguousarray(vote.values))
-                    _tally_prf.compiled()(salt, seeds, ids, np.uint64(self.buckets), *parts, result[channel])
+                    parts = (vote.signed, vote.bucket, np.ascontiguousarray(vote.values), result[channel])
+                    if self.family == "prf":
+                        salt = np.uint64(keys.salt_words[0])
+                        _tally_prf.compiled()(salt, seeds, ids, np.uint64(self.buckets), *parts)
+                    else:
+                        rows = seed_rows(keys, seeds, bucket_bits(self.buckets))
+                        codes = np.stack([keys.codes(ids, cohort) for cohort in range(keys.cohorts)])
+                        cohorts = cohort_of(keys, seeds).astype(np.int64)
+                        _tally_walsh.compiled()(rows, cohorts, codes, keys.signs(ids), *parts)
                 continue
             for place, key in enumerate(ids):
                 for channel, cast in enumerate(self._votes_for(keys, reports, votes, key)):
