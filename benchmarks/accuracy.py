@@ -46,7 +46,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     runs = parser.parse_args().runs
     crowd = distinct_population(USERS, KEYS, ENTRIES, seed=1)
-    print(f"{'mechanism':<34}{'bytes':>6}{'MSE':>11}{'predicted':>11}{'largest':>9}{'slope on the heaviest':>24}")
+    print(
+        f"{'mechanism':<34}{'bytes':>6}{'MSE':>11}{'predicted':>11}{'largest':>9}{'slope on the heaviest':>24}"
+    )
     for name, parameters in CASES:
         sets = parameters["values"] == "set"
         truth = crowd.frequency if sets else crowd.mean

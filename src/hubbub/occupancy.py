@@ -39,8 +39,8 @@ class Occupancy:
 
     @cached_property
     def most(self) -> int:
-        """Largest favoured set considered: all scores are then at least 0."""
-        return max(1, self.candidates // 2)
+        """Largest favoured set considered: no more than there are balls, nor than half of the candidates."""
+        return max(1, min(self.candidates // 2, self.rows * self.balls))
 
     @cached_property
     def _levels(self) -> list[tuple[float, Floats]]:

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hubbub.errors import Refused
+from hubbub.guarantee import Guarantee
 from hubbub.mechanism import Goal, Mechanism, Quantity, ValueKind, explain, mechanisms
 
 
@@ -37,7 +38,13 @@ class Option:
     def bytes(self) -> int:
         return self.mechanism.layout.width if self.mechanism else 0
 
-    def as_dict(self) -> dict[str, Any]:
+    def promise(self, largest: float = 1.0) -> Guarantee:
+        """The guarantee of one report, distances in the units of values of which `largest` is the largest."""
+        assert self.mechanism is not None
+        found = self.mechanism.guarantee()
+        return found if found.distance is None else replace(found, distance=found.distance * largest)
+
+    def as_dict(self, largest: float = 1.0) -> dict[str, Any]:
         """Plain data for `--json`."""
         if self.mechanism is None:
             return {"mechanism": self.name, "suitable": False, "reason": self.reason}
@@ -50,7 +57,7 @@ class Option:
             "report_bytes": self.bytes,
             "device_hashes": self.hashes,
             "server": self.server,
-            "guarantee": self.mechanism.guarantee().as_dict(),
+            "guarantee": self.promise(largest).as_dict(),
             "shuffled": self.shuffled,
             "parameters": self.mechanism.model_dump(exclude_none=True),
         }
@@ -63,7 +70,7 @@ def without_sum(quantity: Quantity, values: ValueKind) -> Quantity:
     return "frequency" if values == "set" else "mean"
 
 
-def _noise(mechanism: Mechanism, goal: Goal) -> float:
+def noise(mechanism: Mechanism, goal: Goal) -> float:
     """Variance that decides; for a conditional mean both its parts do."""
     if goal.quantity == "conditional":
         return mechanism.variance("mean", goal.users) + mechanism.variance("frequency", goal.users)
@@ -105,8 +112,8 @@ def _best_of(kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: in
     fitting = [m for m in found if most_bytes is None or m.layout.width <= most_bytes]
     if not fitting:
         return Option(kind.name, None, f"needs {min(m.layout.width for m in found)} bytes a report")
-    best = min(fitting, key=lambda m: _noise(m, local))
-    error = math.sqrt(_noise(best, local)) * unit_size
+    best = min(fitting, key=lambda m: noise(m, local))
+    error = math.sqrt(noise(best, local)) * unit_size
     keys = max(goal.keys, 1)
     normal = NormalDist()
     return Option(
@@ -131,7 +138,7 @@ def _local_goal(kind: type[Mechanism], goal: Goal) -> tuple[Goal, str]:
         raise Refused(_why_not(kind, pure))
 
     def make(epsilon: float) -> Mechanism:
-        return min(_candidates(kind, replace(pure, epsilon=epsilon)), key=lambda m: _noise(m, pure))
+        return min(_candidates(kind, replace(pure, epsilon=epsilon)), key=lambda m: noise(m, pure))
 
     epsilon = solve_local_epsilon(goal.central_epsilon, goal.delta, goal.users, make)
     promise = shuffled_guarantee(make(epsilon), goal.users, goal.delta)
@@ -143,10 +150,10 @@ def _why_not(kind: type[Mechanism], goal: Goal) -> str:
     changes: list[tuple[str, dict[str, Any]]] = [
         ("protects whole records only", {"unit": "record", "distance": None, "delta": 0.0}),
         ("is for one entry per record", {"max_entries": 1}),
-        ("is for signed values", {"values": "signed"}),
-        ("is for sets", {"values": "set", "quantity": "frequency"}),
         ("estimates frequencies only", {"quantity": "frequency"}),
         ("estimates means only", {"quantity": "mean"}),
+        ("is for signed values", {"values": "signed"}),
+        ("is for sets", {"values": "set", "quantity": "frequency"}),
     ]
     for count in (1, 2, 3):
         for combination in combinations(changes, count):
@@ -169,16 +176,17 @@ def _candidates(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
 def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
     if getattr(mechanism, "family", "walsh") == "prf":
         return "all reports"
-    bits = max(16, goal.keys.bit_length())
+    keys = goal.keys * (2 if mechanism.sided else 1)
+    bits = getattr(mechanism, "bits", max(16, keys.bit_length()))
     return f"{8 * 2**bits / 2**20 * getattr(mechanism, 'channels', 1):.3g} MiB"
 
 
 # The inverse questions
 
 
-def users_for(goal: Goal, wanted: float, unit_size: float = 1.0) -> int:
+def users_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: int | None = None) -> int:
     """How many users bring the best mechanism's error per key down to `wanted`."""
-    best = rank(goal, unit_size)[0]
+    best = rank(goal, unit_size, most_bytes)[0]
     if best.mechanism is None:
         raise Refused(best.reason)
     if goal.quantity == "sum":
@@ -186,11 +194,11 @@ def users_for(goal: Goal, wanted: float, unit_size: float = 1.0) -> int:
     return math.ceil(goal.users * (best.error / wanted) ** 2)
 
 
-def epsilon_for(goal: Goal, wanted: float, unit_size: float = 1.0) -> float:
+def epsilon_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: int | None = None) -> float:
     """The smallest epsilon with which the best mechanism's error per key is at most `wanted`."""
 
     def error(epsilon: float) -> float:
-        return rank(replace(goal, epsilon=epsilon), unit_size)[0].error
+        return rank(replace(goal, epsilon=epsilon), unit_size, most_bytes)[0].error
 
     low, high = 0.01, 8.0
     if error(high) > wanted:
@@ -216,12 +224,20 @@ class Limit:
         return math.hypot(self.noise, self.bias)
 
 
-def entry_limits(goal: Goal, histogram: Mapping[int, int], frequency: float) -> list[Limit]:
+def entry_limits(
+    goal: Goal,
+    histogram: Mapping[int, int],
+    frequency: float,
+    unit_size: float = 1.0,
+    most_bytes: int | None = None,
+) -> list[Limit]:
     """Noise against truncation for several values of max_entries, best first.
 
-    `histogram` says how many users have how many entries. A key of the given frequency, held alike by users with
-    few and many entries, loses the share of entries that sampling down drops: that is the bias.
+    `histogram` says how many users have how many entries. A key of the given frequency (and of the largest value),
+    held alike by users with few and many entries, loses the share of entries that sampling down drops: that is
+    the bias.
     """
+    goal = replace(goal, quantity=without_sum(goal.quantity, goal.values))
     lengths = np.array(sorted(histogram), dtype=np.float64)
     users = np.array([histogram[int(length)] for length in lengths], dtype=np.float64)
     if not len(lengths) or lengths.min() < 0 or users.min() < 0 or (lengths * users).sum() == 0:
@@ -230,7 +246,7 @@ def entry_limits(goal: Goal, histogram: Mapping[int, int], frequency: float) -> 
     tries = sorted({*tries, *(max(1, round(x * 2**0.5)) for x in tries if x * 2**0.5 <= lengths.max())})
     found = []
     for limit in tries:
-        best = rank(replace(goal, max_entries=limit))[0]
+        best = rank(replace(goal, max_entries=limit), unit_size, most_bytes)[0]
         dropped = float((np.maximum(lengths - limit, 0) * users).sum() / (lengths * users).sum())
-        found.append(Limit(limit, best.error, dropped, frequency * dropped))
+        found.append(Limit(limit, best.error, dropped, frequency * dropped * unit_size))
     return sorted(found, key=lambda limit: limit.total)

@@ -105,19 +105,20 @@ def command(
         raise Refused("Means need values: give their range with --range LOW:HIGH.")
     size = _unit_size(quantity, low, high) if value_range else 1.0
     options = rank(goal, size, most_bytes)
-    data: dict[str, Any] = {"options": [option.as_dict() for option in options]}
+    largest = max(abs(low), abs(high)) if value_range else 1.0
+    data: dict[str, Any] = {"options": [option.as_dict(largest) for option in options]}
     lines = []
     if want_error is not None:
         if model == "shuffled":
             raise Refused("--want-error works in the local model.")
-        data["users_for_error"] = users_for(goal, want_error, size)
-        data["epsilon_for_error"] = epsilon_for(goal, want_error, size)
+        data["users_for_error"] = users_for(goal, want_error, size, most_bytes)
+        data["epsilon_for_error"] = epsilon_for(goal, want_error, size, most_bytes)
         lines.append(
             f"An error of {want_error:g} per key takes {data['users_for_error']:,} users at epsilon {epsilon:g}, "
             f"or epsilon {data['epsilon_for_error']:.3g} with {users:,} users."
         )
     if entries is not None:
-        limits = entry_limits(goal, read_histogram(entries), frequency)
+        limits = entry_limits(goal, read_histogram(entries), frequency, size, most_bytes)
         data["max_entries"] = [{**vars(limit), "total": limit.total} for limit in limits]
         lines.append(f"max-entries for a key of frequency {frequency:g} (noise against dropped entries):")
         lines += [
@@ -136,7 +137,7 @@ def command(
         draw(plot, goal, size, against, options)
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
-    say(as_json, data, lambda: show(options, lines, goal))
+    say(as_json, data, lambda: show(options, lines, goal, largest))
 
 
 def _unit_size(quantity: str, low: float, high: float) -> float:
@@ -159,7 +160,7 @@ def read_histogram(path: Path) -> dict[int, int]:
     return histogram
 
 
-def show(options: list[Option], lines: list[str], goal: Goal) -> None:
+def show(options: list[Option], lines: list[str], goal: Goal, largest: float) -> None:
     """The ranking as a table."""
     from rich.console import Console
     from rich.table import Table
@@ -182,7 +183,7 @@ def show(options: list[Option], lines: list[str], goal: Goal) -> None:
     )
     best = options[0]
     if best.mechanism is not None:
-        console.print(f"Best: {best.name}. {best.mechanism.guarantee().words()}", markup=False)
+        console.print(f"Best: {best.name}. {best.promise(largest).words()}", markup=False)
         if best.shuffled:
             console.print(best.shuffled, markup=False)
     for option in options:
@@ -200,7 +201,7 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
 
     from hubbub.errors import optional
     from hubbub.mechanism import mechanisms
-    from hubbub.plan import rank
+    from hubbub.plan import noise, rank, without_sum
 
     optional("matplotlib", "plots").use("Agg")
     pyplot = optional("matplotlib.pyplot", "plots")
@@ -208,12 +209,13 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
     leading = [option.name for option in options if option.mechanism is not None][:5]
     curves: dict[str, list[tuple[float, float]]] = {name: [] for name in leading}
     if against == "bytes":
+        if goal.central_epsilon is not None:
+            raise Refused("A picture against bytes is drawn for the local model.")
+        plain = replace(goal, quantity=without_sum(goal.quantity, goal.values))
+        size *= goal.users if goal.quantity == "sum" else 1
         for name in leading:
-            pairs = [(m.layout.width, m) for m in mechanisms()[name].candidates(goal)]
-            found = sorted(
-                (width, (m.variance(m.quantities[0], goal.users)) ** 0.5 * size) for width, m in pairs
-            )
-            curves[name] = [(float(width), error) for width, error in found]
+            offered = mechanisms()[name].candidates(plain)
+            curves[name] = sorted((float(m.layout.width), noise(m, plain) ** 0.5 * size) for m in offered)
     else:
         spread = np.geomspace(0.25, 4, 9) if against == "epsilon" else np.geomspace(0.1, 10, 7)
         start = goal.epsilon if against == "epsilon" else goal.users

@@ -199,8 +199,8 @@ class SketchResponse(Hashed):
 
     Proof. Fix the seeds, the dummies, the rounding and the order in which ties are broken. Exactly K of the N
     candidates are favoured, whatever the record, so every candidate is reported with probability W or V over
-    the same total K W + (N - K) V; for two records the ratio is at most W / V <= exp(epsilon). Mixing over
-    what was fixed, none of which depends on the record, keeps the bound.
+    the same total T = K W + (N - K) V. Averages over what was fixed lie between V / T and W / T as well, for
+    every record, so for two records the ratio is at most W / V <= exp(epsilon).
 
     Unbiased: every held item has the same chance to be in a favoured bucket, since records always have k entries
     after filling up. With S_K the expected sum of the K highest scores of k balls in g rows of t buckets,
@@ -239,8 +239,8 @@ class SketchResponse(Hashed):
             raise ValueError("sets need at least 2 buckets")
         if not self.favoured:
             self._fill(favoured=_best_favoured(self._occupancy, self.epsilon)[1])
-        if self.favoured > self._candidates // 2:
-            raise ValueError(f"at most half of the {self._candidates} candidates can be favoured")
+        if self.favoured > self._occupancy.most:
+            raise ValueError(f"at most {self._occupancy.most} candidates can be favoured here")
         if self._candidates * self.weights[0] >= 1 << 62:
             raise ValueError("epsilon and buckets are together too large for exact 64-bit weights")
         if not self.kappa:
