@@ -95,6 +95,12 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         os.umask(mask)
         Path(name).chmod(0o666 & ~mask)
         os.replace(name, target)
+        name = None
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # until then a power cut could bring the old name back
+        finally:
+            os.close(folder)
     except BaseException as problem:
         if name is not None:
             Path(name).unlink(missing_ok=True)

@@ -162,7 +162,7 @@ def estimate(
     else:
         ids, names = task.keys.ids_of(keys), tuple(str(key) for key in keys)
     odds = (1 - level) / (len(names) if simultaneous and names else 1)
-    width = NormalDist().inv_cdf(1 - odds / 2)
+    width = -NormalDist().inv_cdf(odds / 2)
     moments = task.mechanism.moments(state, task.keys, ids)
     notes = []
     if task.keys.kind == "folded":

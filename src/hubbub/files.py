@@ -40,7 +40,11 @@ def save_state(path: str | Path, task: Task, state: State) -> None:
 def load_state(path: str | Path) -> tuple[Task, State]:
     """Task and state of a file."""
     task, envelope = open_file(path, STATE)
-    return task, task.mechanism.empty(task.keys).load(bytes(envelope.payload))
+    state = task.mechanism.empty(task.keys).load(bytes(envelope.payload))
+    if state.count != envelope.count:
+        raise Refused(f"{path} says it sums up {envelope.count} reports, but holds {state.count}.")
+    task.mechanism.layout.unpack(state.reports)
+    return task, state
 
 
 def open_file(path: str | Path, kind: bytes | None = None) -> tuple[Task, Envelope]:
@@ -50,7 +54,7 @@ def open_file(path: str | Path, kind: bytes | None = None) -> tuple[Task, Envelo
         raise Refused(f"{path} carries no task; name the task file it was made for.")
     try:
         task = Task.parse(json.loads(bytes(envelope.task)))
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise Refused(f"{path} carries a task that this hubbub does not understand: {problem}") from None
     check_header(envelope, task, str(path))
     return task, envelope

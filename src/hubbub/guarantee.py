@@ -41,6 +41,8 @@ class Guarantee:
             raise Refused(f"delta must be at least 0 and below 1, not {self.delta!r}.")
         if (self.unit == "l1") != (self.distance is not None):
             raise Refused("A distance goes with the unit 'l1', and only with it.")
+        if self.distance is not None and not (math.isfinite(self.distance) and self.distance > 0):
+            raise Refused(f"The distance must be a finite number above 0, not {self.distance!r}.")
 
     def words(self) -> str:
         """The guarantee as sentences for somebody who has to sign it off."""

@@ -84,7 +84,7 @@ class Mechanism(BaseModel, ABC):
     #: Parameters that follow from others unless given; chosen anew when a mechanism is shrunk for enumeration.
     chosen: ClassVar[frozenset[str]] = frozenset()
 
-    epsilon: float = Field(gt=0, le=16, allow_inf_nan=False, description="privacy parameter of one report")
+    epsilon: float = Field(ge=1e-6, le=16, allow_inf_nan=False, description="privacy parameter of one report")
     max_entries: int = Field(ge=1, le=1 << 16, description="entries of a record that count")
     values: ValueKind = Field(default="set", description="sets of keys, or signed values per key")
 
@@ -222,9 +222,9 @@ def mechanisms() -> dict[str, type[Mechanism]]:
 
 def make_mechanism(name: str, **parameters: Any) -> Mechanism:
     """A mechanism by name; a bad parameter is refused in one sentence."""
-    if name not in _registry:
+    if not isinstance(name, str) or name not in _registry:
         known = mechanisms()
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise Refused(f"There is no mechanism called {name!r}; known are {', '.join(known)}.")
     try:
         return _registry[name](**parameters)

@@ -122,7 +122,7 @@ def plain_record(record: Record) -> dict[Any, float]:
             raise Refused(f"A key must be text or a whole number, not {type(key).__name__}.")
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise Refused(f"The value of key {str(key)!r} is not a number.") from None
         if not math.isfinite(number):
             raise Refused(f"The value of key {str(key)!r} is {number}; only finite numbers can be collected.")

@@ -43,9 +43,14 @@ def read_table(path: str | Path, user: str, key: str, value: str | None = None) 
     if path.suffix.lower() not in readers:
         raise Refused(f"{path}: tables are read from .csv, .tsv, .parquet or .npz files.")
     names = [user, key] + ([value] if value else [])
-    columns, extra_users, lines = readers[path.suffix.lower()](path, names)
-    _, owners = np.unique(columns[0], return_inverse=True)
-    labels, places = np.unique(columns[1], return_inverse=True)
+    try:
+        columns, extra_users, lines = readers[path.suffix.lower()](path, names)
+    except OSError as problem:
+        raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
+    if not len(lines) and not extra_users:
+        raise Refused(f"{path} has no rows.")
+    _, owners = _labels(path, user, columns[0])
+    labels, places = _labels(path, key, columns[1])
     count = int(owners.max()) + 1 if len(owners) else 0
     values = _numbers(path, value, columns[2], lines) if value else None
     return Table(
@@ -125,15 +130,16 @@ def _read_parquet(path: Path, names: list[str]) -> _Columns:
 
 def _read_npz(path: Path, names: list[str]) -> _Columns:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             for name in names:
                 _find(path, list(archive), name)
             columns = [archive[name] for name in names]
             users = int(archive["n"]) if "n" in archive and archive["n"].ndim == 0 else 0
-    except (ValueError, OSError) as problem:
-        if isinstance(problem, Refused):
-            raise
-        raise Refused(f"{path} is not a readable NPZ file: {problem}.") from None
+    except Refused:
+        raise
+    except Exception as problem:  # zipfile, zlib, struct and NumPy each have errors of their own
+        first = (str(problem).splitlines() or [type(problem).__name__])[0]
+        raise Refused(f"{path} is not a readable NPZ file: {first}.") from None
     if len({column.shape for column in columns}) != 1 or columns[0].ndim != 1:
         raise Refused(f"{path}: the columns {', '.join(names)} must be one-dimensional and of one length.")
     return columns, users, range(len(columns[0]))
@@ -145,11 +151,19 @@ def _find(path: Path, header: list[str], name: str) -> int:
     return header.index(name)
 
 
+def _labels(path: Path, name: str, column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The different entries of a column, and which of them each row has."""
+    try:
+        return np.unique(column, return_inverse=True)
+    except TypeError:
+        raise Refused(f"{path}: column {name!r} holds neither text nor numbers.") from None
+
+
 def _numbers(path: Path, name: str, column: NDArray[Any], lines: Sequence[int]) -> NDArray[np.float64]:
     """The column as finite numbers, or the line of the first that is none."""
     try:
         numbers = column.astype(np.float64)
-    except ValueError:
+    except (ValueError, TypeError):
         numbers = np.array([_number(text) for text in column])
     bad = np.flatnonzero(~np.isfinite(numbers))
     if len(bad):
@@ -161,5 +175,5 @@ def _numbers(path: Path, name: str, column: NDArray[Any], lines: Sequence[int]) 
 def _number(text: str) -> float:
     try:
         return float(text)
-    except ValueError:
+    except (ValueError, TypeError):
         return np.nan

@@ -76,8 +76,18 @@ class Task(BaseModel):
 
     @cached_property
     def canonical(self) -> bytes:
-        """The task as bytes that depend on nothing but its content."""
-        return json.dumps(self.model_dump(exclude_none=True), sort_keys=True, separators=(",", ":")).encode()
+        """The task as bytes that depend on nothing but its content.
+
+        What is at its default is left out, so that a parameter that a later version adds does not change the
+        digest of older tasks. (Hence a default, once published, never changes.)
+        """
+        parts = self.model_dump(exclude_none=True, exclude_defaults=True)
+        parts["format"] = self.format
+        parts["mechanism"] = {
+            "name": self.mechanism.name,
+            **self.mechanism.model_dump(exclude_none=True, exclude_defaults=True),
+        }
+        return json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
 
     @cached_property
     def digest(self) -> bytes:
@@ -127,10 +137,10 @@ class Task(BaseModel):
         data = read_file(path)
         try:
             return cls.parse(tomllib.loads(data.decode()))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-            raise Refused(f"{path} is not a task file: {problem}.") from None
         except Refused as problem:
             raise Refused(f"{path}: {problem}") from None
+        except (ValueError, RecursionError) as problem:  # broken TOML, not UTF-8, a number of 5000 digits
+            raise Refused(f"{path} is not a task file: {problem}.") from None
 
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Task:

@@ -43,7 +43,9 @@ _OPTIONS = [
         show_default=True,
         help="Hash family: walsh decodes fast, prf is as published.",
     ),
-    click.option("--users", type=int, default=100_000, show_default=True, help="Expected users."),
+    click.option(
+        "--users", type=click.IntRange(1), default=100_000, show_default=True, help="Expected users."
+    ),
     click.option(
         "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other mechanism parameter."
     ),
@@ -139,7 +141,7 @@ def read_vocabulary(path: Path) -> list[str]:
     from hubbub.envelope import read_file
 
     try:
-        keys = [line for line in read_file(path).decode().splitlines() if line]
+        keys = [line for line in read_file(path).decode("utf-8-sig").splitlines() if line]
     except UnicodeDecodeError:
         raise Refused(f"{path} is not UTF-8 text.") from None
     if not keys:
@@ -153,7 +155,7 @@ def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
 
     if not mechanism.sided or keys["kind"] != "closed" or keys.get("bits"):
         return keys
-    count = keys.get("size") or len(keys["vocabulary"])
+    count = len(keys["vocabulary"]) if "vocabulary" in keys else keys["size"]
     return {**keys, "bits": max(SMALLEST_BITS, (2 * count).bit_length())}
 
 
@@ -192,6 +194,8 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
         name, equals, text = setting.partition("=")
         if not equals:
             raise Refused(f"A setting is written NAME=VALUE, not {setting!r}.")
+        if name in ("name", "epsilon", "max_entries"):
+            raise Refused(f"The {name} has an option of its own; --set is for other parameters.")
         try:
             parsed[name] = tomllib.loads(f"x = {text}")["x"]
         except tomllib.TOMLDecodeError:

@@ -40,6 +40,7 @@ def command(
     from hubbub.cli._show import describe_task
     from hubbub.device.client import privatize
     from hubbub.device.coins import SecretCoins, SystemSeeds
+    from hubbub.errors import Refused
     from hubbub.estimates import estimate
     from hubbub.experiments.populations import zipf_population
     from hubbub.mechanism import Goal
@@ -62,8 +63,11 @@ def command(
     best = result.take(busiest)
     hits = (best.low <= truth[busiest]) & (truth[busiest] <= best.high)
     everywhere = float(((result.low <= truth) & (truth <= result.high)).mean())
-    output.mkdir(parents=True, exist_ok=True)
-    picture = plot(output / "demo.png", result, truth)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        picture = plot(output / "demo.png", result, truth)
+    except OSError as problem:
+        raise Refused(f"{output} cannot be written: {problem.strerror or problem}.") from None
 
     def show() -> None:
         from rich.console import Console

@@ -107,6 +107,13 @@ def siphash_many(key0: int, key1: int, messages: Sequence[bytes]) -> UInt64s:
     return result
 
 
+def _encoded(key: str | int) -> bytes:
+    try:
+        return str(key).encode()
+    except UnicodeEncodeError:
+        raise Refused(f"Key {key!r} is not text that can be encoded.") from None
+
+
 def mix(words: UInt64s) -> UInt64s:
     """A bijective scrambler of 64-bit words (the finalizer of splitmix64). Public, not secret."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -163,7 +170,8 @@ class Keys(BaseModel):
                 return {**data, "bits": 64}
             if data.get("kind") == "folded":
                 return {**data, "bits": 20}
-            size = data.get("size") or len(data.get("vocabulary") or ())
+            listed = data.get("vocabulary")
+            size = data.get("size") or (len(listed) if isinstance(listed, list | tuple) else 0)
             if isinstance(size, int):
                 return {**data, "bits": max(SMALLEST_BITS, size.bit_length())}
         return data
@@ -175,6 +183,8 @@ class Keys(BaseModel):
                 raise ValueError("a closed vocabulary needs either a size or a list of keys")
             if self.vocabulary is not None and len(set(self.vocabulary)) != len(self.vocabulary):
                 raise ValueError("the vocabulary lists a key twice")
+            if self.count == 0:
+                raise ValueError("the vocabulary of keys is empty")
             if self.count >= 1 << min(self.bits, 62):
                 raise ValueError(f"{self.count} keys need more than {self.bits} bits")
         elif self.size is not None or self.vocabulary is not None:
@@ -208,12 +218,13 @@ class Keys(BaseModel):
     def id_of(self, key: str | int) -> int:
         """The 64-bit id of one key; an unknown key of a closed vocabulary is refused."""
         if self.kind != "closed":
-            return siphash(*self.salt_words, str(key).encode())
+            return siphash(*self.salt_words, _encoded(key))
         if self.size is None:
             place = self._places.get(str(key), -1)
         else:
             text = str(key)
-            place = int(text) if text.isascii() and text.isdigit() and text == str(int(text)) else -1
+            short = len(text) <= len(str(self.size)) and text.isascii() and text.isdigit()
+            place = int(text) if short and text == str(int(text)) else -1
             place = place if place < self.size else -1
         if place < 0:
             raise Refused(f"Key {key!r} is not in the task's vocabulary of {self.count} keys.")
@@ -222,7 +233,7 @@ class Keys(BaseModel):
     def ids_of(self, keys: Sequence[str | int]) -> UInt64s:
         """Ids of many keys."""
         if self.kind != "closed":
-            return siphash_many(*self.salt_words, [str(key).encode() for key in keys])
+            return siphash_many(*self.salt_words, [_encoded(key) for key in keys])
         return np.fromiter((self.id_of(key) for key in keys), dtype=np.uint64, count=len(keys))
 
     def all_ids(self) -> UInt64s:

@@ -121,7 +121,8 @@ def favoured_weight(epsilon: float, unit: int = UNIT) -> int:
     """
     context = Context(prec=60, rounding=ROUND_FLOOR)
     power = context.next_minus(context.exp(Decimal(epsilon)))
-    weight = int(context.multiply(power, Decimal(unit)).to_integral_value(rounding=ROUND_FLOOR))
+    floor = int(context.multiply(power, Decimal(unit)).to_integral_value(rounding=ROUND_FLOOR))
+    weight = max(unit, floor)  # exp(epsilon) is at least 1, even where 60 digits cannot tell it from 1
     if weight > 1 << 56:
         raise Refused(f"epsilon = {epsilon:g} is too large for exact 64-bit weights; use at most 16.")
     return weight

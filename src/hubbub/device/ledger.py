@@ -44,13 +44,13 @@ class Ledger:
         try:
             return self.fresh(task, record, day)
         except BudgetSpent:
-            return bytes.fromhex(self._made(self._read(), task, day)[-1])
+            return bytes.fromhex(self._made(self._read(task), task, day)[-1])
 
     def fresh(self, task: Task, record: Record, day: datetime.date | None = None) -> bytes:
         """A new report, or `BudgetSpent` if this period's budget is gone."""
         day = day or datetime.date.today()
         with _Lock(self.path):
-            book = self._read()
+            book = self._read(task)
             made = self._made(book, task, day)
             if len(made) >= task.reports_per_period:
                 raise BudgetSpent(
@@ -64,21 +64,26 @@ class Ledger:
 
     def spent(self, task: Task) -> float:
         """The epsilon that this device has spent on a task, all periods added up."""
-        periods = self._read().get(task.digest.hex(), {})
+        periods = self._read(task).get(task.digest.hex(), {})
         return task.guarantee.epsilon * sum(len(made) for made in periods.values())
 
     def _made(self, book: dict[str, Any], task: Task, day: datetime.date) -> list[str]:
         made: list[str] = book.setdefault(task.digest.hex(), {}).setdefault(period_of(task, day), [])
         return made
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, task: Task) -> dict[str, Any]:
+        """The whole book; what it holds for this task must be lists of reports of this task."""
         if not self.path.exists():
             return {}
         try:
             book = json.loads(read_file(self.path))
             if not all(isinstance(periods, dict) for periods in book.values()):
                 raise ValueError
-        except (ValueError, AttributeError):
+            for made in book.get(task.digest.hex(), {}).values():
+                width = task.mechanism.layout.width
+                if not isinstance(made, list) or any(len(bytes.fromhex(each)) != width for each in made):
+                    raise ValueError
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise Refused(
                 f"{self.path} is not a ledger; nothing is reported while it cannot be read."
             ) from None
@@ -94,7 +99,10 @@ class _Lock:
     def __enter__(self) -> None:
         import fcntl
 
-        self._handle = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            self._handle = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as problem:
+            raise Refused(f"{self._path} cannot be written: {problem.strerror or problem}.") from None
         fcntl.flock(self._handle, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,62 @@
+"""What a device must load, and what it must not."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers import python
+
+#: Prints which of the packages named on the command line have been loaded.
+LOADED = """
+import sys
+print(*[m for m in sys.argv[1:] if any(n == m or n.startswith(m + ".") for n in sys.modules)])
+"""
+SERVER = ["hubbub.server", "hubbub.cli", "hubbub.release", "hubbub.privacy", "hubbub.experiments"]
+HEAVY = ["scipy", "numba", "pandas", "pyarrow", "matplotlib", "rich", "click", "fastapi", *SERVER]
+
+REPORT = """
+from hubbub.device.client import Client
+from hubbub.task import Task
+mechanism = {"name": "sparse_sum", "epsilon": 1.0, "max_entries": 4, "values": "signed"}
+task = Task.parse({"name": "x", "keys": {"kind": "closed", "size": 100}, "mechanism": mechanism})
+assert len(Client(task).report({"1": 0.5})) == task.mechanism.layout.width
+"""
+
+HELP = """
+import contextlib, io, sys
+from hubbub.cli import main
+asked, sys.argv[1:] = sys.argv[1:], ["--help"]
+with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+    main()
+assert "privatize" in text.getvalue()
+sys.argv[1:] = asked
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "forbidden", "sign"),
+    [
+        (REPORT, HEAVY, "hubbub.mechanisms"),
+        ("import hubbub.device.ledger", HEAVY, "hubbub.device.client"),
+        ("import hubbub", ["numpy", "pydantic", "click", "hubbub.device"], "hubbub"),
+        (HELP, ["numpy", "pydantic", "pandas", "pyarrow", "hubbub.device", "hubbub.task"], "click"),
+    ],
+    ids=["report", "ledger", "hubbub", "help"],
+)
+def test_nothing_heavy_is_loaded(code: str, forbidden: list[str], sign: str) -> None:
+    """`sign` must be there, which shows that the check sees what is loaded."""
+    assert python(code + LOADED, *forbidden, sign).split() == [sign]
+
+
+def test_public_names_are_loaded_on_demand() -> None:
+    """Everything in __all__ can be had, and a wrong name is an AttributeError as elsewhere."""
+    code = """
+import hubbub
+missing = [name for name in hubbub.__all__ if getattr(hubbub, name, None) is None]
+assert not missing, missing
+try:
+    hubbub.Clinet
+except AttributeError as problem:
+    print(problem)
+"""
+    assert "Clinet" in python(code)

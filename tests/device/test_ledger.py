@@ -1,0 +1,253 @@
+"""The ledger: a device never says more than its budget allows."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import contents, refused
+from hubbub.device import ledger as module
+from hubbub.device.ledger import Ledger, period_of
+from hubbub.envelope import write_atomic
+from hubbub.errors import BudgetSpent
+
+DAY = datetime.date(2024, 12, 30)
+NEXT = DAY + datetime.timedelta(days=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.json"
+
+
+@pytest.mark.parametrize(
+    ("period", "name"), [("once", "once"), ("day", "2024-12-30"), ("week", "2025-W01"), ("month", "2024-12")]
+)
+def test_names_of_periods(period: str, name: str, make_task: Any) -> None:
+    assert period_of(make_task(period=period), DAY) == name
+
+
+def test_a_second_question_gets_the_first_answer(path: Path, make_task: Any) -> None:
+    """Replayed even when the record has changed, by the same object or by another."""
+    task = make_task(seed_bits=64)
+    first = Ledger(path).report(task, ["1"])
+    assert len(first) == task.mechanism.layout.width
+    assert Ledger(path).report(task, ["2", "3"]) == first
+    assert Ledger(path).report(task, [], NEXT) == first
+    assert Ledger(path).spent(task) == 1.0
+
+
+def test_a_fresh_report_beyond_the_budget_is_refused(path: Path, make_task: Any) -> None:
+    task, ledger = make_task(), Ledger(path)
+    ledger.fresh(task, ["1"])
+    before = contents(path.parent)
+    with pytest.raises(BudgetSpent, match="1 of 1 reports made"):
+        ledger.fresh(task, ["1"])
+    assert contents(path.parent) == before
+    assert ledger.spent(task) == 1.0
+
+
+def test_a_new_period_allows_a_new_report(path: Path, make_task: Any) -> None:
+    task, ledger = make_task(period="day", epsilon=0.5, seed_bits=64), Ledger(path)
+    first = ledger.report(task, ["1"], DAY)
+    second = ledger.report(task, ["1"], NEXT)
+    assert first != second
+    assert ledger.report(task, ["1"], DAY) == first
+    assert ledger.spent(task) == 1.0
+    with pytest.raises(BudgetSpent, match="2024-12-31"):
+        ledger.fresh(task, ["1"], NEXT)
+
+
+def test_several_reports_per_period(path: Path, make_task: Any) -> None:
+    """With 64 bits of seed two fresh reports are different but for 2^-64."""
+    task, ledger = make_task(reports_per_period=3, seed_bits=64, epsilon=0.25), Ledger(path)
+    made = [ledger.report(task, ["1"]) for _ in range(3)]
+    assert len(set(made)) == 3
+    assert ledger.report(task, ["1"]) == made[-1]
+    assert ledger.spent(task) == 0.75
+
+
+def test_tasks_have_budgets_of_their_own(path: Path, make_task: Any) -> None:
+    one, two, ledger = make_task(epsilon=1.0), make_task(epsilon=2.0), Ledger(path)
+    ledger.fresh(one, ["1"])
+    assert ledger.spent(two) == 0.0
+    ledger.fresh(two, ["1"])
+    assert (ledger.spent(one), ledger.spent(two)) == (1.0, 2.0)
+
+
+def test_a_bad_record_spends_nothing(path: Path, make_task: Any) -> None:
+    with refused("vocabulary"):
+        Ledger(path).report(make_task(), ["no such key"])
+    assert Ledger(path).spent(make_task()) == 0.0
+    assert not path.exists()
+
+
+def book(task: Any, made: Any) -> str:
+    return json.dumps({task.digest.hex(): {"once": made}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "[]",
+        "5",
+        '{"a": 5}',
+        "\udcff",
+        "[" * 100_000,
+        "zz",
+        5,
+        {},
+        ["zz"],
+        [5],
+        ["00"],
+        ["00" * 50],
+        [None],
+    ],
+)
+def test_a_corrupt_ledger_is_refused_and_left_alone(text: Any, path: Path, make_task: Any) -> None:
+    """Broken JSON, or a book whose entry for this task is no list of this task's reports."""
+    task = make_task()
+    broken = text if isinstance(text, str) and text != "zz" else book(task, text)
+    path.write_text(broken, errors="surrogateescape")
+    for ask in (Ledger(path).report, Ledger(path).fresh):
+        with refused(str(path)):
+            ask(task, ["1"])
+    with refused(str(path)):
+        Ledger(path).spent(task)
+    assert path.read_text(errors="surrogateescape") == broken
+
+
+def test_a_report_is_on_disk_before_it_is_returned(
+    path: Path, make_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever stops the write, no bytes get out, and the old ledger is as it was."""
+    task = make_task(reports_per_period=5)
+    Ledger(path).fresh(task, ["1"])
+    before = path.read_bytes()
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", fail)
+    with refused("No space left on device"):
+        Ledger(path).report(task, ["1"])
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    assert Ledger(path).spent(task) == 1.0
+
+
+def test_a_returned_report_is_in_the_ledger(
+    path: Path, make_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is complete when write_atomic returns, which is before the report does."""
+    written: list[bytes] = []
+
+    def spy(target: Path, data: bytes) -> None:
+        write_atomic(target, data)
+        written.append(Path(target).read_bytes())
+
+    monkeypatch.setattr(module, "write_atomic", spy)
+    payload = Ledger(path).report(make_task(), ["1"])
+    assert len(written) == 1
+    assert payload.hex() in written[0].decode()
+
+
+def test_a_power_cut_cannot_undo_the_ledger(
+    path: Path, make_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new file and then, after the renaming, its folder are forced to disk: a rename alone may be lost."""
+    order: list[str] = []
+    sync, rename = os.fsync, os.replace
+
+    def spy_sync(handle: int) -> None:
+        order.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        sync(handle)
+
+    def spy_rename(*names: Any) -> None:
+        order.append("rename")
+        rename(*names)
+
+    monkeypatch.setattr("os.fsync", spy_sync)
+    monkeypatch.setattr("os.replace", spy_rename)
+    Ledger(path).report(make_task(), ["1"])
+    assert order == ["file", "rename", "folder"]
+
+
+def test_a_ledger_that_cannot_be_kept_is_refused(tmp_path: Path, make_task: Any) -> None:
+    with refused("missing"):
+        Ledger(tmp_path / "missing" / "ledger.json").report(make_task(), ["1"])
+    assert contents(tmp_path) == {}
+
+
+RACE = """
+import sys
+from hubbub.device.ledger import Ledger
+from hubbub.errors import BudgetSpent
+from hubbub.task import Task
+task, ledger, method = Task.load(sys.argv[1]), Ledger(sys.argv[2]), sys.argv[3]
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(getattr(ledger, method)(task, ["1"]).hex())
+except BudgetSpent:
+    print("spent")
+"""
+
+
+def race(path: Path, task: Any, method: str, runners: int = 4) -> list[str]:
+    """What several processes say that ask one ledger at the same moment."""
+    task.save(path.with_name("task.toml"))
+    command = [sys.executable, "-c", RACE, path.with_name("task.toml"), path, method]
+    crowd = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(runners)
+    ]
+    for process in crowd:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in crowd:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return [process.communicate()[0].strip() for process in crowd]
+
+
+def test_two_processes_cannot_both_get_a_fresh_report(path: Path, make_task: Any) -> None:
+    task = make_task(seed_bits=64)
+    said = race(path, task, "fresh")
+    assert said.count("spent") == 3
+    assert Ledger(path).spent(task) == 1.0
+    assert Ledger(path).report(task, ["1"]).hex() in said
+
+
+def test_processes_that_ask_together_get_one_report(path: Path, make_task: Any) -> None:
+    task = make_task(seed_bits=64)
+    said = race(path, task, "report")
+    assert said == [Ledger(path).report(task, ["1"]).hex()] * 4
+    assert Ledger(path).spent(task) == 1.0
+
+
+def test_who_is_overtaken_replays(path: Path, make_task: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process spends the budget between our look into the ledger and our turn to write."""
+    task = make_task(seed_bits=64)
+    fresh = Ledger.fresh
+
+    def overtaken(self: Ledger, *arguments: Any) -> bytes:
+        fresh(Ledger(path), *arguments)
+        return fresh(self, *arguments)
+
+    monkeypatch.setattr(Ledger, "fresh", overtaken)
+    said = Ledger(path).report(task, ["1"])
+    assert Ledger(path).report(task, ["1"]) == said
+    assert Ledger(path).spent(task) == 1.0
