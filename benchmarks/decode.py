@@ -58,7 +58,8 @@ def decode(users: int, keys: int, entries: int, slice_of: int) -> None:
     note = f"prf from {slice_of:,} keys, scaled" if slice_of < keys else "prf in full"
     ratio = seconds["prf"] / seconds["walsh"]
     print(
-        f"  n={users:,} d={keys:,} k={entries}: walsh {seconds['walsh']:.2f} s, prf {seconds['prf']:.1f} s ({note}): {ratio:,.0f}x"
+        f"  n={users:,} d={keys:,} k={entries}: walsh {seconds['walsh']:.2f} s, "
+        f"prf {seconds['prf']:.1f} s ({note}): {ratio:,.0f}x"
     )
 
 
@@ -72,7 +73,8 @@ def large() -> None:
     decoded, _ = timed(lambda: task.mechanism.moments(state, task.keys, task.keys.all_ids()))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"  n=1e6 d=2^20 k=32 collision: absorb {absorbed:.1f} s, all keys {decoded:.2f} s, state {state.totals.size:,} integers, process peak {peak:.2f} GiB"
+        f"  n=1e6 d=2^20 k=32 collision: absorb {absorbed:.1f} s, all keys {decoded:.2f} s, "
+        f"state {state.totals.size:,} integers, process peak {peak:.2f} GiB"
     )
 
 
@@ -96,7 +98,8 @@ def device() -> None:
         single, _ = timed(lambda client=client, record=record: [client.report(record) for _ in range(500)])
         note = parameters.get("values", "set")
         print(
-            f"  {name} ({note}): {200_000 / bulk:,.0f} records/s in bulk, {500 / single:,.0f} one by one, {task.mechanism.layout.width} bytes"
+            f"  {name} ({note}): {200_000 / bulk:,.0f} records/s in bulk, {500 / single:,.0f} one by one, "
+            f"{task.mechanism.layout.width} bytes"
         )
 
 
