@@ -123,7 +123,7 @@ class Estimate:
         ]
         width = max([len(key) for key in best.keys] + [3])
         lines += [
-            f"  {row['key']:<{width}}  {row['value']: .6f} ± {row['error'] or np.inf:.6f}  "
+            f"  {row['key']:<{width}}  {row['value']: .6f} ± {np.inf if row['error'] is None else row['error']:.6f}  "
             f"[{row['low']: .6f}, {row['high']: .6f}]{' ?' if row['flagged'] else ''}"
             for row in best.rows()
         ]

@@ -70,6 +70,18 @@ class Goal:
     keys: int = 1000
     central_epsilon: float | None = None
     family: Literal["walsh", "prf"] = "walsh"
+    #: Middle of the value range as a share of its largest value.
+    center: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= 16:
+            raise Refused(f"epsilon must be above 0 and at most 16, not {self.epsilon:g}.")
+        if not 1 <= self.users <= 1 << 40:
+            raise Refused(f"users must be between 1 and 2^40, not {self.users}.")
+        if not 1 <= self.max_entries <= 1 << 16:
+            raise Refused(f"max_entries must be between 1 and 65536, not {self.max_entries}.")
+        if self.distance is not None and not 0 < self.distance <= 1 << 20:
+            raise Refused(f"The distance must be above 0 and at most 2^20, not {self.distance:g}.")
 
 
 class Mechanism(BaseModel, ABC):

@@ -106,13 +106,23 @@ class Occupancy:
         per_row = self.buckets * float(reach.sum())
         size = self.rows * self.buckets + 1
         window = min(size, 2 * math.ceil(8 * math.sqrt(self.rows * per_row + 1) + 20))
-        turns = np.exp(-2j * np.pi * np.arange(window // 2 + 1) / window)
-        all_hat, reach_hat = np.fft.fft(mass), np.fft.fft(reach)
+        # Only low frequencies matter: twelve inverse standard deviations of the count, and of the balls what goes
+        # with them. All else is below exp(-70).
+        share, joint = float(reach.sum()), float(loads @ reach)
+        link = self.buckets * (joint - rate * share)
+        spread = self.rows * (self.buckets * share * (1 - share) - link**2 / self.balls)
+        furthest = min(math.pi, 12 / math.sqrt(max(spread, 1e-9)))
+        kept = np.arange(min(window // 2, math.ceil(furthest * window / (2 * math.pi))) + 1)
+        widest = min(math.pi, furthest * abs(link) / self.balls + 30 / math.sqrt(self.balls))
+        place = np.arange(degree)
+        near = place[np.minimum(place, degree - place) * (2 * math.pi / degree) <= widest]
+        turns = np.exp(-2j * np.pi * kept / window)
+        all_hat, reach_hat = np.fft.fft(mass)[near], np.fft.fft(reach)[near]
         powers = _power(all_hat[:, None] + reach_hat[:, None] * (turns[None, :] - 1), self.buckets)
-        balls_turn = np.exp(2j * np.pi * self.balls * np.arange(degree) / degree)
-        row_hat = (balls_turn @ powers) / degree
-        row_hat /= row_hat[0]
-        law = np.fft.irfft(_power(row_hat, self.rows), window)
+        row_hat = (np.exp(2j * np.pi * self.balls * near / degree) @ powers) / degree
+        count_hat = np.zeros(window // 2 + 1, dtype=np.complex128)
+        count_hat[kept] = _power(row_hat / row_hat[0], self.rows)
+        law = np.fft.irfft(count_hat, window)
         if window == size:
             return np.maximum(law, 0)
         # The window holds counts modulo its length: put them back around their mean.

@@ -74,7 +74,12 @@ def noise(mechanism: Mechanism, goal: Goal) -> float:
     """Variance that decides; for a conditional mean both its parts do."""
     if goal.quantity == "conditional":
         return mechanism.variance("mean", goal.users) + mechanism.variance("frequency", goal.users)
-    return mechanism.variance(goal.quantity, goal.users)
+    variance = mechanism.variance(goal.quantity, goal.users)
+    if goal.quantity == "mean" and mechanism.centered:
+        # center * frequency + half * mean, in units of the largest value
+        presence = mechanism.variance("frequency", goal.users)
+        return goal.center**2 * presence + (1 - abs(goal.center)) ** 2 * variance
+    return variance
 
 
 def rank(goal: Goal, unit_size: float = 1.0, most_bytes: int | None = None) -> list[Option]:
@@ -96,7 +101,7 @@ def choose(goal: Goal, most_bytes: int | None = None) -> Mechanism:
     if best.mechanism is None:
         raise Refused(
             f"No mechanism estimates the {goal.quantity} of {goal.values} values with unit {goal.unit!r} under these "
-            "limits."
+            f"limits. {best.name}: {best.reason.rstrip('.')}."
         )
     return best.mechanism
 
@@ -155,14 +160,18 @@ def _why_not(kind: type[Mechanism], goal: Goal) -> str:
         ("is for signed values", {"values": "signed"}),
         ("is for sets", {"values": "set", "quantity": "frequency"}),
     ]
+    problem = "does not fit this goal"
     for count in (1, 2, 3):
         for combination in combinations(changes, count):
             changed = replace(
                 goal, **{name: value for _, change in combination for name, value in change.items()}
             )
-            if _candidates(kind, changed):
-                return " and ".join(reason for reason, _ in combination)
-    return "does not fit this goal"
+            try:
+                if _candidates(kind, changed):
+                    return " and ".join(reason for reason, _ in combination)
+            except Refused as refusal:
+                problem = str(refusal)
+    return problem
 
 
 def _candidates(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
@@ -186,9 +195,10 @@ def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
 
 def users_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: int | None = None) -> int:
     """How many users bring the best mechanism's error per key down to `wanted`."""
+    _check_wanted(wanted)
     best = rank(goal, unit_size, most_bytes)[0]
     if best.mechanism is None:
-        raise Refused(best.reason)
+        raise Refused(f"Not {best.name}: {best.reason}.")
     if goal.quantity == "sum":
         raise Refused("The error of a sum grows with the users; ask for the error of the mean.")
     return math.ceil(goal.users * (best.error / wanted) ** 2)
@@ -196,6 +206,8 @@ def users_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: int
 
 def epsilon_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: int | None = None) -> float:
     """The smallest epsilon with which the best mechanism's error per key is at most `wanted`."""
+
+    _check_wanted(wanted)
 
     def error(epsilon: float) -> float:
         return rank(replace(goal, epsilon=epsilon), unit_size, most_bytes)[0].error
@@ -207,6 +219,11 @@ def epsilon_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: i
         middle = math.sqrt(low * high)
         low, high = (middle, high) if error(middle) > wanted else (low, middle)
     return high
+
+
+def _check_wanted(wanted: float) -> None:
+    if not (math.isfinite(wanted) and wanted > 0):
+        raise Refused(f"The wanted error must be a finite number above 0, not {wanted:g}.")
 
 
 @dataclass(frozen=True)
@@ -247,6 +264,11 @@ def entry_limits(
     found = []
     for limit in tries:
         best = rank(replace(goal, max_entries=limit), unit_size, most_bytes)[0]
-        dropped = float((np.maximum(lengths - limit, 0) * users).sum() / (lengths * users).sum())
+        if best.mechanism is None:
+            continue
+        shortens = best.mechanism.limits_entries
+        dropped = shortens * float((np.maximum(lengths - limit, 0) * users).sum() / (lengths * users).sum())
         found.append(Limit(limit, best.error, dropped, frequency * dropped * unit_size))
+    if not found:
+        raise Refused("No mechanism reaches this goal, whatever max_entries is.")
     return sorted(found, key=lambda limit: limit.total)

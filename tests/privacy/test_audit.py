@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hubbub.conformance import examples, task_for
+from hubbub.conformance import task_for
 from hubbub.device.client import Client
 from hubbub.device.codes import Keys
 from hubbub.device.coins import Coins, InsecureCoins
 from hubbub.mechanism import Mechanism
 from hubbub.mechanisms.coco import CoCo
 from hubbub.mechanisms.collision import Collision
+from hubbub.mechanisms.hadamard import HadamardResponse
 from hubbub.mechanisms.sketch_response import SketchResponse
 from hubbub.mechanisms.sparse_sum import SparseSum
 from hubbub.privacy.audit import binomial_bound, exact_audit, sampled_audit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,7 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
                 or len(keys.get("vocabulary") or ())
                 or 1 << min(keys.get("bits") or 20, 30),
                 family=options["family"],
+                center=(low + high) / 2 / max(abs(low), abs(high)) if has_values else 0.0,
             )
         )
     else:
@@ -129,6 +131,8 @@ def key_space(size: int | None, vocabulary: Path | None, bits: int | None) -> di
     """The keys that options describe: a number, a file, or an open vocabulary."""
     if sum(choice is not None for choice in (size, vocabulary, bits)) != 1:
         raise click.UsageError("Give one of --keys, --vocabulary and --open.")
+    if bits is not None and bits != 64 and not 2 <= bits <= 30:
+        raise Refused(f"The bits of an open vocabulary are between 2 and 30, or 64, not {bits}.")
     if size is not None:
         return {"kind": "closed", "size": size}
     if vocabulary is not None:
@@ -185,6 +189,8 @@ def parse_range(text: str | None, has_values: bool) -> tuple[float, float]:
         low, high = (float(part) for part in text.split(":"))
     except ValueError:
         raise Refused(f"A range is written LOW:HIGH, for instance 1:5, not {text!r}.") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise Refused(f"The value range {text} is empty or infinite.")
     return low, high
 
 

@@ -22,7 +22,6 @@ def command(task: Path, samples: int, confidence: float, exact: bool, as_json: b
 
     Exit code 1 if the claim is refuted.
     """
-    from hubbub.errors import Refused
     from hubbub.privacy.audit import exact_audit, sampled_audit
     from hubbub.task import Task
 
@@ -35,4 +34,5 @@ def command(task: Path, samples: int, confidence: float, exact: bool, as_json: b
     data = {"findings": [f.as_dict() for f in findings], "refuted": any(f.refuted for f in findings)}
     say(as_json, data, "\n\n".join(f"{f.kind.capitalize()}: {f.words()}" for f in findings))
     if data["refuted"]:
-        raise Refused("The task's privacy claim does not hold.")
+        click.echo("hubbub: The task's privacy claim does not hold.", err=True)
+        click.get_current_context().exit(1)

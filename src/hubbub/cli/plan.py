@@ -79,6 +79,7 @@ def command(
     from hubbub.guarantee import Guarantee
     from hubbub.mechanism import Goal
     from hubbub.plan import entry_limits, epsilon_for, rank, users_for
+    from hubbub.privacy.shuffle import check_delta
     from hubbub.task import Task
 
     space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
@@ -87,8 +88,11 @@ def command(
     Guarantee(epsilon, unit, delta=delta, distance=distance)
     if delta and unit != "l1" and model == "local":
         raise Refused("A delta goes with --unit l1 or with --model shuffled.")
+    if model == "shuffled":
+        check_delta(delta)
     if distance is not None and value_range:
         distance /= max(abs(low), abs(high))
+    largest = max(abs(low), abs(high)) if value_range else 1.0
     goal = Goal(
         quantity,
         epsilon,
@@ -100,12 +104,12 @@ def command(
         users,
         universe,
         epsilon if model == "shuffled" else None,
+        center=(low + high) / 2 / largest if value_range else 0.0,
     )
     if quantity != "frequency" and not value_range and quantity != "sum":
         raise Refused("Means need values: give their range with --range LOW:HIGH.")
     size = _unit_size(quantity, low, high) if value_range else 1.0
     options = rank(goal, size, most_bytes)
-    largest = max(abs(low), abs(high)) if value_range else 1.0
     data: dict[str, Any] = {"options": [option.as_dict(largest) for option in options]}
     lines = []
     if want_error is not None:
@@ -142,6 +146,8 @@ def command(
 
 def _unit_size(quantity: str, low: float, high: float) -> float:
     """What 1 on the scale of [-1, 1] stands for."""
+    if quantity == "frequency":
+        return 1.0
     return (high - low) / 2 if quantity == "conditional" else max(abs(low), abs(high))
 
 
@@ -154,7 +160,7 @@ def read_histogram(path: Path) -> dict[int, int]:
         cells = line.split(",")
         if number == 1 or not line.strip():
             continue
-        if len(cells) != 2 or not all(cell.strip().isdigit() for cell in cells):
+        if len(cells) != 2 or not all(cell.strip().isdecimal() and len(cell) < 16 for cell in cells):
             raise Refused(f"{path}, line {number}: two whole numbers, entries and users, are expected.")
         histogram[int(cells[0])] = histogram.get(int(cells[0]), 0) + int(cells[1])
     return histogram
@@ -167,7 +173,7 @@ def show(options: list[Option], lines: list[str], goal: Goal, largest: float) ->
 
     console = Console()
     table = Table(title=f"{goal.quantity}, {goal.users:,} users, {goal.keys:,} keys", title_justify="left")
-    table.add_column("mechanism")
+    table.add_column("mechanism", no_wrap=True)
     for name in ("error per key", "largest error", "detectable", "bytes", "hashes"):
         table.add_column(name, justify="right")
     table.add_column("state", justify="right")
@@ -195,14 +201,18 @@ def show(options: list[Option], lines: list[str], goal: Goal, largest: float) ->
 
 def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option]) -> None:
     """Error of the leading mechanisms against epsilon, users or bytes."""
+    import io
     from dataclasses import replace
 
     import numpy as np
 
+    from hubbub.envelope import write_atomic
     from hubbub.errors import optional
     from hubbub.mechanism import mechanisms
     from hubbub.plan import noise, rank, without_sum
 
+    if options[0].mechanism is None:
+        raise Refused("No mechanism reaches this goal; no picture was drawn.")
     optional("matplotlib", "plots").use("Agg")
     pyplot = optional("matplotlib.pyplot", "plots")
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
@@ -221,6 +231,8 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
         start = goal.epsilon if against == "epsilon" else goal.users
         for factor in spread:
             value = start * float(factor)
+            if against == "epsilon" and value > 16:
+                continue
             change: dict[str, Any] = {against: value if against == "epsilon" else max(2, int(value))}
             if goal.central_epsilon is not None and against == "epsilon":
                 change = {"central_epsilon": value}
@@ -232,5 +244,11 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
             axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
     axes.set(xscale="log", yscale="log", xlabel=against, ylabel="standard error per key")
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    image = io.BytesIO()
+    try:
+        figure.savefig(image, dpi=120, format=path.suffix.lstrip(".") or "png")
+    except ValueError as problem:
+        raise Refused(f"{path} cannot be written: {problem}.") from None
+    finally:
+        pyplot.close(figure)
+    write_atomic(path, image.getvalue())

@@ -18,7 +18,9 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 @click.option("--value", help="Column with the value; left out: sets.")
 @click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional"]))
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Repeatable and INSECURE coins.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Repeatable and INSECURE coins."
+)
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
@@ -57,7 +59,8 @@ def command(
     known = np.isfinite(truth)
     inside = (found.low <= truth) & (truth <= found.high)
     coverage = float(inside[known].mean())
-    rms = float(np.sqrt(np.mean((found.value - truth)[known & ~found.flagged] ** 2)))
+    errors = (found.value - truth)[known & ~found.flagged]
+    rms = float(np.sqrt(np.mean(errors**2))) if len(errors) else None
     if output is not None:
         found.save(output)
     summary = tidied + result.summary
@@ -83,7 +86,7 @@ def command(
         console.print(summary.words(), markup=False)
         console.print(
             f"{100 * coverage:.1f}% of {int(known.sum()):,} intervals hold the truth (meant: {100 * interval:g}%); "
-            f"root mean square error {rms:.4g}."
+            + (f"root mean square error {rms:.4g}." if rms is not None else "nothing is known about any key.")
         )
 
     data = {

@@ -137,6 +137,7 @@ def _pairs(task: Task, seed: int) -> Iterator[tuple[str, dict[str, float], dict[
     bottom = 0.0 if scale.kind == "set" else scale.center - scale.half
     plus, minus = _telling_keys(task, seed)
     limit = min(mechanism.max_entries, len(plus), len(minus))
+    one = (plus or minus)[0]
     full = dict.fromkeys(plus[:limit], top)
     unit = task.guarantee.unit
     if unit == "record":
@@ -145,13 +146,13 @@ def _pairs(task: Task, seed: int) -> Iterator[tuple[str, dict[str, float], dict[
         if scale.kind != "set":
             yield "the same keys with opposite values", full, dict.fromkeys(plus[:limit], bottom)
     elif unit == "entry" and scale.kind != "set":
-        yield "one value from end to end", {plus[0]: top}, {plus[0]: bottom}
+        yield "one value from end to end", {one: top}, {one: bottom}
     elif unit == "entry":
-        yield "one key in or out", {plus[0]: top}, {}
+        yield "one key in or out", {one: top}, {}
     else:
         reach = float(task.guarantee.distance or 0)
         count = min(int(reach // abs(top)), limit)
-        record = dict.fromkeys(plus[:count], top) if count or scale.kind == "set" else {plus[0]: reach}
+        record = dict.fromkeys(plus[:count], top) if count or scale.kind == "set" else {one: reach}
         yield "as far from nothing as is protected", record, {}
 
 
