@@ -33,6 +33,7 @@ GOALS = {
     "conditional means": Goal("conditional", 1.0, 3, "signed"),
     "means, one entry protected": Goal("mean", 2.0, 2, "signed", unit="entry"),
     "sets, distance protected": Goal("frequency", 1.0, 2, unit="l1", distance=2.0),
+    "means, with delta": Goal("mean", 1.0, 2, "signed", delta=1e-5),
 }
 CROWDS = ["zipf", "full", "heavy"]
 

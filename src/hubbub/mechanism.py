@@ -72,6 +72,8 @@ class Goal:
     family: Literal["walsh", "prf"] = "walsh"
     #: Middle of the value range as a share of its largest value.
     center: float = 0.0
+    #: Whether keys are not known beforehand.
+    open: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= 16:
@@ -93,6 +95,8 @@ class Mechanism(BaseModel, ABC):
     name: ClassVar[str]
     #: One line for tables.
     summary: ClassVar[str]
+    #: Whether it works with closed vocabularies only.
+    closed_only: ClassVar[bool] = False
     #: Parameters that follow from others unless given; chosen anew when a mechanism is shrunk for enumeration.
     chosen: ClassVar[frozenset[str]] = frozenset()
 

@@ -176,6 +176,8 @@ def _why_not(kind: type[Mechanism], goal: Goal) -> str:
 
 def _candidates(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
     """What a mechanism offers; parameters out of its range are refused in a sentence."""
+    if goal.open and kind.closed_only:
+        raise Refused("needs a closed vocabulary")
     try:
         return list(kind.candidates(goal))
     except ValidationError as problem:

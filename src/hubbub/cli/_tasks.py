@@ -70,7 +70,8 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
     low, high = parse_range(options["value_range"], has_values)
     asked = options["quantity"] or default_quantity(has_values, low, high, options["unit"])
     quantity = without_sum(asked, "signed" if has_values else "set")
-    if options["delta"] and options["unit"] != "l1":
+    known = set() if options["mechanism"] == "auto" else make_mechanism_fields(options["mechanism"])
+    if options["delta"] and options["unit"] != "l1" and "delta" not in known:
         raise Refused("A delta goes with --unit l1; guarantees per record and per entry are pure.")
     Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
     settings = parse_settings(options["settings"])
@@ -95,10 +96,10 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
                 or 1 << min(keys.get("bits") or 20, 30),
                 family=options["family"],
                 center=(low + high) / 2 / max(abs(low), abs(high)) if has_values else 0.0,
+                open=keys["kind"] != "closed",
             )
         )
     else:
-        known = make_mechanism_fields(options["mechanism"])
         given = {
             "values": "signed" if has_values else "set",
             "unit": options["unit"],
@@ -107,6 +108,7 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
             "users": options["users"],
             "target": quantity,
             "family": options["family"],
+            "size": keys.get("size") or len(keys.get("vocabulary") or ()),
         }
         fitting = {key: value for key, value in given.items() if key in known}
         if options["unit"] != "record" and "unit" not in known:

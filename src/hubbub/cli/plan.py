@@ -105,6 +105,7 @@ def command(
         universe,
         epsilon if model == "shuffled" else None,
         center=(low + high) / 2 / largest if value_range else 0.0,
+        open=space["kind"] != "closed",
     )
     if quantity != "frequency" and not value_range and quantity != "sum":
         raise Refused("Means need values: give their range with --range LOW:HIGH.")

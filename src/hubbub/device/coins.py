@@ -190,7 +190,7 @@ def begin_record(tape: Tape, index: int) -> None:
 
 
 @kernel
-def _accept_exp(tape: Any, numerator: int, denominator: int) -> bool:
+def accept_exp(tape: Any, numerator: int, denominator: int) -> bool:
     """True with probability exp(-numerator / denominator), for 0 <= numerator <= denominator.
 
     Canonne, Kamath, Steinke 2020, Algorithm 1: the first k with a failed Bernoulli(gamma / k) is odd
@@ -212,10 +212,10 @@ def _clamped_laplace(tape: Any, value: int, numerator: int, denominator: int, li
     """
     while True:
         u = below(tape, numerator)
-        if not _accept_exp(tape, u, numerator):
+        if not accept_exp(tape, u, numerator):
             continue
         v = 0
-        while _accept_exp(tape, 1, 1):
+        while accept_exp(tape, 1, 1):
             v += 1
         magnitude = (u + numerator * v) // denominator
         negative = below(tape, 2) == 1

@@ -88,6 +88,7 @@ class HadamardResponse(Mechanism):
     summary: ClassVar[str] = "one key per record: half a block of Walsh columns is favoured (Acharya et al.)"
 
     chosen: ClassVar[frozenset[str]] = frozenset({"bits", "blocks"})
+    closed_only: ClassVar[bool] = True
 
     max_entries: Literal[1] = Field(default=1, description="one key per record")
     values: Literal["set"] = Field(default="set", description="sets of one key")

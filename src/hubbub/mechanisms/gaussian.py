@@ -1,0 +1,213 @@
+"""Gaussian noise on every coordinate: naive perturbation, a baseline of Zhou et al.
+
+Device: the record is a vector of d = size values, 0 where there is no entry. Round every value at random to a grid of
+`grid` steps per 1, and add discrete Gaussian noise of an integer scale to all d coordinates, sampled exactly (Canonne,
+Kamath, Steinke 2020, Algorithm 3). The scale is that of the analytic Gaussian mechanism (Balle and Wang 2018, Theorem
+8) for the l2 distance of two records, and a trifle for being discrete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import accept_exp, begin_record, chance, clamped_laplace
+from hubbub.device.wire import Field as WireField
+from hubbub.errors import Refused
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import Kernel, kernel
+from hubbub.listed import Listed
+from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.record import GRID
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+#: Noise beyond this many scales is clamped (probability below 1e-32 per number).
+_REACH = 12
+#: The least scale in grid steps when the grid is chosen, and the largest one that exact arithmetic allows.
+_FINE, _COARSE = 256, 1 << 20
+#: Variance, in grid steps, that is charged for the noise being discrete.
+_ROUNDING = 4
+#: What is kept back from delta for the same reason, and for the rounding of delta itself.
+_SPARE = 1e-20
+_MOST_KEYS = 4096
+
+
+@kernel
+def discrete_gaussian(tape: Any, scale: int) -> int:
+    """P(y) proportional to exp(-y^2 / (2 scale^2)), exactly.
+
+    Discrete Laplace noise of the same scale s is accepted with probability exp(-(|y| - s)^2 / (2 s^2)). (Laplace noise
+    is cut off at 1024 scales, which happens with probability e^-1024.)
+    """
+    while True:
+        y = clamped_laplace(tape, 0, scale, 1, scale << 10)
+        excess = (abs(y) - scale) ** 2
+        whole = 2 * scale * scale
+        accepted = True
+        for _ in range(excess // whole):
+            if not accept_exp(tape, 1, 1):
+                accepted = False
+                break
+        if accepted and accept_exp(tape, excess % whole, whole):
+            noise: int = y
+            return noise
+
+
+@kernel
+def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = record
+    size, grid, scale, most = shape
+    exact = np.zeros(size, dtype=np.int64)
+    for i in range(start, count):
+        begin_record(tape, i)
+        exact[:] = 0
+        for j in range(offsets[i], offsets[i + 1]):
+            fine = values[j] * grid
+            low = fine // GRID
+            up = fine - low * GRID
+            exact[places[j]] = low + 1 if up > 0 and chance(tape, up, GRID) else low
+        for key in range(size):
+            noised = exact[key] + discrete_gaussian(tape, scale)
+            reports[i, key] = min(max(noised, -most), most) + most
+
+
+class GaussianNoise(Listed):
+    """(epsilon, delta)-LDP per record.
+
+    Proof. On the grid, two records of up to k values are D = 2 sqrt(k) apart (sqrt(2 k) for sets), in l2, after
+    rounding as before. Continuous Gaussian noise of scale r D is (epsilon, delta)-DP by Balle and Wang's Theorem 8. The
+    discrete Gaussian of variance s^2 is as private as the continuous one of variance s^2 - c^2, c = 2: draw the
+    continuous one, y, and replace it by the integer j with probability proportional to exp(-(j - y)^2 / 2 c^2). By
+    Poisson summation the normaliser is c sqrt(2 pi) (1 +- h) for every y, with h = 2.1 exp(-2 pi^2 c^2) < 2e-34, so j
+    has the law of the discrete Gaussian up to a factor of 1 +- 3 h for each of the d <= 4096 coordinates. That changes
+    delta by less than 1e-20, which is kept back. Clamping comes afterwards.
+
+    Unbiased: rounding and noise have mean 0 (clamping noise beyond 12 scales moves that by less than 1e-30).
+    """
+
+    name: ClassVar[str] = "gaussian"
+    summary: ClassVar[str] = "Gaussian noise on every key of a closed vocabulary (naive perturbation)"
+    chosen: ClassVar[frozenset[str]] = frozenset({"grid"})
+
+    size: int = Field(ge=1, le=_MOST_KEYS, description="keys of the closed vocabulary (or room for more)")
+    delta: float = Field(default=1e-5, ge=1e-15, lt=1, description="probability of a greater loss")
+    grid: int = Field(default=0, ge=0, le=1 << 16, description="grid steps per 1 (0: chosen)")
+
+    @model_validator(mode="after")
+    def _complete(self) -> GaussianNoise:
+        wide = self._distance * analytic_scale(self.epsilon, self.delta)
+        if not self.grid:
+            self._fill(grid=max(1, min(1 << 16, math.ceil(_FINE / wide))))
+        if wide * self.grid > _COARSE:
+            raise ValueError("epsilon is too small, or max_entries too large, for exact 64-bit noise")
+        return self
+
+    @property
+    def _distance(self) -> float:
+        """The largest l2 distance of two records."""
+        return math.sqrt(2 * self.max_entries) if self.values == "set" else 2 * math.sqrt(self.max_entries)
+
+    @property
+    def scale(self) -> int:
+        """s, in grid steps."""
+        wide = self._distance * analytic_scale(self.epsilon, self.delta) * self.grid
+        return math.isqrt(math.ceil(wide**2 * (1 + 1e-12)) + _ROUNDING) + 1
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local", delta=self.delta)
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return ("frequency",) if self.values == "set" else ("mean",)
+
+    @property
+    def _most(self) -> int:
+        """Largest number on the wire, on each side of 0."""
+        return self.grid + _REACH * self.scale
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        return tuple(WireField(f"key {place}", 2 * self._most + 1) for place in range(self.size))
+
+    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
+        return _respond, (self.size, self.grid, self.scale, self._most)
+
+    def miniature(self) -> GaussianNoise:
+        """There is none: noise without bounds has too many outcomes, and no finite epsilon without delta."""
+        raise Refused("Gaussian noise cannot be enumerated: use the sampled audit.")
+
+    @property
+    def columns(self) -> int:
+        return 1
+
+    def counts(self, reports: Int64s) -> Int64s:
+        sums: Int64s = (reports - self._most).sum(axis=0, keepdims=True).T
+        return sums
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        asked: Int64s = reports[:, 1 + self.places(keys, ids)].astype(np.int64) - self._most
+        return np.asarray(asked.sum(axis=1))
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        n = max(state.count, 1)
+        mean = state.totals[self.places(keys, ids), 0] / (n * self.grid)
+        variance = np.full(len(mean), self.variance("mean", n))
+        return Moments(mean, variance) if self.values == "set" else Moments(None, None, mean, variance)
+
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        """Of the noise; rounding values to the grid adds at most 1/4 to s^2, which is left out."""
+        return (self.scale / self.grid) ** 2 / users
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[GaussianNoise]:
+        wanted = "frequency" if goal.values == "set" else "mean"
+        if goal.unit == "record" and goal.delta and goal.quantity == wanted and goal.keys <= _MOST_KEYS:
+            yield cls(
+                epsilon=goal.epsilon,
+                max_entries=goal.max_entries,
+                values=goal.values,
+                size=goal.keys,
+                delta=goal.delta,
+            )
+
+
+def gaussian_delta(epsilon: float, scale: float) -> float:
+    """The delta of Gaussian noise whose scale is `scale` times the l2 distance (Balle and Wang, Theorem 8)."""
+
+    def normal(x: float) -> float:
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    here, there = 1 / (2 * scale), epsilon * scale
+    return normal(here - there) - math.exp(epsilon) * normal(-here - there)
+
+
+@lru_cache(maxsize=256)
+def analytic_scale(epsilon: float, delta: float) -> float:
+    """The least scale, per l2 distance, for (epsilon, delta), by bisection and rounded up."""
+    wanted = delta * (1 - 1e-9) - _SPARE
+    low, high = 1e-3, 1.0
+    while gaussian_delta(epsilon, high) > wanted:
+        low, high = high, 2 * high
+    while high / low > 1 + 1e-12:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if gaussian_delta(epsilon, middle) > wanted else (low, middle)
+    return high

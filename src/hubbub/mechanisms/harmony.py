@@ -1,0 +1,125 @@
+"""Harmony: one bit about one coordinate (Nguyen et al. 2016), a baseline of Zhou et al. for means.
+
+Device: the record is a vector of d = size values in [-1, 1], 0 where there is no entry. Draw a coordinate, round its
+value at random to +1 or -1, flip that with probability 1 / (e^eps + 1), and report the coordinate and the bit.
+Server: add up the bits of each coordinate and scale by d (e^eps + 1) / (e^eps - 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import begin_record, below, random_sign
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import Kernel, kernel
+from hubbub.listed import Listed, entry_of
+from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.onekey import randomized_response
+from hubbub.record import GRID
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+
+@kernel
+def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = record
+    size, favoured, other = shape
+    for i in range(start, count):
+        begin_record(tape, i)
+        key = below(tape, size)
+        entry = entry_of(places, offsets[i], offsets[i + 1], key)
+        value = values[entry] if entry >= 0 else 0
+        bit = (1 + random_sign(tape, value, GRID)) // 2
+        reports[i, 0] = key
+        reports[i, 1] = randomized_response(tape, bit, 2, favoured, other)
+
+
+class Harmony(Listed):
+    """epsilon-LDP per record.
+
+    Proof. The coordinate is drawn without looking at the record. Given it, and the rounding, the bit has
+    probability W / (W + V) or V / (W + V); mixing over roundings keeps it between.
+
+    Unbiased: a coordinate is drawn with probability 1 / d, and its bit then has mean value * (W - V) / (W + V).
+    Records of any length are taken whole.
+    """
+
+    name: ClassVar[str] = "harmony"
+    summary: ClassVar[str] = "one bit about one random coordinate of a closed vocabulary (Nguyen et al.)"
+
+    values: Literal["signed"] = Field(default="signed", description="signed values per key")
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local")
+
+    def response_weights(self) -> tuple[int, int, int, int]:
+        """(s, t, W, V): a pair of bits per coordinate, of weights in [V, W] that sum to W + V."""
+        return self.size, 2 * self.size, *self.weights
+
+    @property
+    def limits_entries(self) -> bool:
+        return False
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return ("mean",)
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        return WireField("key", self.size), WireField("bit", 2)
+
+    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
+        return _respond, (self.size, *self.weights)
+
+    @property
+    def columns(self) -> int:
+        return 2
+
+    def counts(self, reports: Int64s) -> Int64s:
+        return self.histogram(2 * reports[:, 0] + reports[:, 1])
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        asked = np.isin(reports[:, 1], ids)
+        return np.where(asked, 2 * reports[:, 2].astype(np.int64) - 1, 0)
+
+    @property
+    def _gain(self) -> float:
+        favoured, other = self.weights
+        return (favoured - other) / (favoured + other)
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        n = max(state.count, 1)
+        minus, plus = state.totals[self.places(keys, ids)].T
+        mean = (plus - minus) * (self.size / (n * self._gain))
+        return Moments(None, None, mean, (self.size / self._gain**2 - np.minimum(mean**2, 1)) / n)
+
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        return (self.size / self._gain**2 - (frequency if square is None else square)) / users
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[Harmony]:
+        if (
+            goal.unit == "record"
+            and goal.values == "signed"
+            and goal.quantity == "mean"
+            and goal.keys <= 1 << 20
+        ):
+            yield cls(epsilon=goal.epsilon, max_entries=goal.max_entries, size=goal.keys)

@@ -1,0 +1,119 @@
+"""PCKV-GRR: one entry of the record by randomized response over all keys and sides (Gu et al. 2020).
+
+Device: fill the record up to k = max_entries places with k different dummy keys, draw a place, round its value to + or
+- (a dummy's at random), and report (key, side) by randomized response over all 2 (d + k) of them, d = size.
+
+`amplified` (PCKV-AGRR in Wang et al.): since a report speaks for one of k different keys, randomized response may use
+epsilon' = ln(k (e^eps - 1) + 1). In integers: W' = k (W - V) + V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import begin_record, below, random_sign
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import Kernel, kernel
+from hubbub.listed import KeyValue, SideRates
+from hubbub.mechanism import Goal
+from hubbub.onekey import randomized_response
+from hubbub.record import GRID
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+
+@kernel
+def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = record
+    size, limit, favoured, other = shape
+    for i in range(start, count):
+        begin_record(tape, i)
+        place = below(tape, limit)
+        key, value = size + place, 0
+        if offsets[i] + place < offsets[i + 1]:
+            key, value = places[offsets[i] + place], values[offsets[i] + place]
+        truth = 2 * key + (1 + random_sign(tape, value, GRID)) // 2
+        reports[i, 0] = randomized_response(tape, truth, 2 * (size + limit), favoured, other)
+
+
+class PCKVGRR(KeyValue):
+    """epsilon-LDP per record.
+
+    Proof. Let T = W' + (2 (d + k) - 1) V. A place's answer has weight W' or V over T, so each outcome has at least
+    V / T. Different places favour different outcomes, so averaged over the k places an outcome has at most
+    (W' + (k - 1) V) / (k T). Amplified, that is W / T by the choice of W'; otherwise W' = W and it is less. So two
+    records differ by at most W / V <= exp(epsilon); mixing over roundings and samples of long records keeps that.
+
+    Unbiased: a held key is drawn with probability 1 / k; any other outcome is reported with probability V / T.
+    """
+
+    name: ClassVar[str] = "pckv_grr"
+    summary: ClassVar[str] = "one random entry by randomized response over all keys (Gu et al.)"
+
+    amplified: bool = Field(
+        default=True, description="count that one of max_entries keys is drawn (PCKV-AGRR)"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> PCKVGRR:
+        if self._response[0] + self.outcomes * self._response[1] >= 1 << 62:
+            raise ValueError("epsilon, max_entries and size are together too large for exact 64-bit weights")
+        return self
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local")
+
+    @property
+    def outcomes(self) -> int:
+        """Keys and dummies, two sides each."""
+        return 2 * (self.size + self.max_entries)
+
+    @property
+    def _response(self) -> tuple[int, int]:
+        """(W', V) of the randomized response."""
+        favoured, other = self.weights
+        return (self.max_entries * (favoured - other) + other if self.amplified else favoured), other
+
+    def response_weights(self) -> tuple[int, int, int, int]:
+        """(s, t, W, V), k-fold: outcomes of a record have weights in [k V, W' + (k - 1) V] and a fixed total."""
+        k, (favoured, other) = self.max_entries, self._response
+        return k, self.outcomes, favoured + (k - 1) * other, k * other
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        return (WireField("answer", self.outcomes),)
+
+    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
+        return _respond, (self.size, self.max_entries, *self._response)
+
+    def counts(self, reports: Int64s) -> Int64s:
+        return self.histogram(reports[:, 0])
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        return np.isin(reports[:, 1] // np.uint64(2), ids).astype(np.int64)
+
+    @property
+    def rates(self) -> SideRates:
+        favoured, other = self._response
+        total = favoured + (self.outcomes - 1) * other
+        return SideRates(
+            (favoured - other) / total / self.max_entries + other / total, other / total, other / total
+        )
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[PCKVGRR]:
+        if goal.unit == "record" and goal.values == "signed" and goal.keys <= 1 << 20:
+            for amplified in (True, False):
+                yield cls(
+                    epsilon=goal.epsilon,
+                    max_entries=goal.max_entries,
+                    size=goal.keys,
+                    amplified=amplified,
+                )

@@ -1,0 +1,125 @@
+"""PCKV-UE: one entry of the record in unary: a symbol 0, + or - for every key (Gu et al. 2020).
+
+Device: fill the record up to k = max_entries places with dummies and draw a place. Its key's symbol is its side (the
+rounded value) with probability a p, the other side with a (1 - p), and 0 with 1 - a. All other keys' symbols are +
+and - with probability b / 2 each. The paper's choice: a = 1 / 2, p = e^eps / (e^eps + 1), b = 2 / (e^eps + 3).
+
+The paper also sends the symbols of k dummy keys, which nobody reads; they are left out. Symbols are sent as the digits
+of base-3 numbers, 39 of them in 62 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import begin_record, below, chance, random_sign
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import Kernel, kernel
+from hubbub.listed import KeyValue, SideRates
+from hubbub.mechanism import Goal
+from hubbub.onekey import randomized_response
+from hubbub.record import GRID
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+_MOST_KEYS = 4096
+#: Symbols in one field: 3^39 is the largest power of 3 that fits 62 bits.
+_DIGITS = 39
+
+
+@kernel
+def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = record
+    size, limit, favoured, other = shape
+    for i in range(start, count):
+        begin_record(tape, i)
+        drawn = offsets[i] + below(tape, limit)
+        key = -1
+        if drawn < offsets[i + 1]:
+            key = places[drawn]
+        unit = 1
+        for j in range(size):
+            if j % _DIGITS == 0:
+                unit = 1
+                reports[i, j // _DIGITS] = 0
+            symbol = 0
+            if j == key:
+                if chance(tape, 1, 2):
+                    side = (1 + random_sign(tape, values[drawn], GRID)) // 2
+                    symbol = 1 + randomized_response(tape, side, 2, favoured, other)
+            elif chance(tape, 2 * other, favoured + 3 * other):
+                symbol = 1 + below(tape, 2)
+            reports[i, j // _DIGITS] += symbol * unit
+            unit *= 3
+
+
+class PCKVUE(KeyValue):
+    """epsilon-LDP per record.
+
+    Proof. Fix the place and the rounding, and let w = W / V <= e^eps. Two records whose place holds the same key differ
+    in that key's symbol only: + and - by p / (1 - p) = w, and not at all in 0. If it holds x and y, the symbol of x is
+    likelier by at most a p / (b / 2) = w (w + 3) / (2 (w + 1)) (its own side), and that of y by at most
+    (1 - b) / (1 - a) = (b / 2) / (a (1 - p)) = 2 (w + 1) / (w + 3): together w. If one of them has a dummy
+    there, only one of the two factors appears, and both are at most w. All other symbols have the same law.
+
+    Unbiased: a held key is drawn with probability 1 / k, and has the law of an absent one otherwise.
+    """
+
+    name: ClassVar[str] = "pckv_ue"
+    summary: ClassVar[str] = "one random entry, a noisy symbol for every key (Gu et al.)"
+
+    size: int = Field(ge=1, le=_MOST_KEYS, description="keys of the closed vocabulary (or room for more)")
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local")
+
+    def miniature(self) -> PCKVUE:
+        """The same with three keys."""
+        return type(self)(**self.model_dump() | {"size": min(self.size, 3)})
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        starts = range(0, self.size, _DIGITS)
+        return tuple(
+            WireField(f"keys from {start}", 3 ** min(_DIGITS, self.size - start)) for start in starts
+        )
+
+    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
+        return _respond, (self.size, self.max_entries, *self.weights)
+
+    def _symbols(self, reports: Int64s, place: int) -> Int64s:
+        """One key's symbol in every report."""
+        field, digit = divmod(place, _DIGITS)
+        symbols: Int64s = reports[:, field] // 3**digit % 3
+        return symbols
+
+    def counts(self, reports: Int64s) -> Int64s:
+        found = [
+            np.bincount(self._symbols(reports, place), minlength=3)[1:].tolist() for place in range(self.size)
+        ]
+        return np.array(found, dtype=np.int64)
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        fields = reports[:, 1:].astype(np.int64)
+        named = [self._symbols(fields, int(place)) > 0 for place in self.places(keys, ids)]
+        return np.sum(named, axis=0, dtype=np.int64) if named else np.zeros(len(reports), dtype=np.int64)
+
+    @property
+    def rates(self) -> SideRates:
+        favoured, other = self.weights
+        absent, kept = other / (favoured + 3 * other), favoured / (favoured + other)
+        drawn = 1 / self.max_entries
+        rest = (1 - drawn) * absent
+        return SideRates(drawn * kept / 2 + rest, drawn * (1 - kept) / 2 + rest, absent)
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[PCKVUE]:
+        if goal.unit == "record" and goal.values == "signed" and goal.keys <= _MOST_KEYS:
+            yield cls(epsilon=goal.epsilon, max_entries=goal.max_entries, size=goal.keys)

@@ -1,0 +1,161 @@
+"""PrivKV: is a random key there, and with which sign? (Ye, Hu, Meng, Zheng 2019), a baseline of Wang et al.
+
+Device: draw one of d = size keys, whether the record has it or not. The truth is one of three: +, - (its value,
+rounded at random), or absent. Report the key and a randomized answer.
+
+- As Wang et al. describe it: randomized response over the three, with all of epsilon.
+- `as_published`, the Local Perturbation Protocol: keep or flip the presence with epsilon / 2; if it says present, send
+  the sign, kept or flipped with epsilon / 2 (a random one if there is none). Its worst case, present and + against
+  absent, loses only epsilon / 2 + ln(2 / (1 + e^(-epsilon / 2))): some of the budget is wasted.
+
+The server looks at the reports about each key, however many there are, and corrects presence and sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.device.codes import Keys
+from hubbub.device.coins import UNIT, begin_record, below, favoured_weight, random_sign
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import Kernel, kernel
+from hubbub.listed import Listed, SideRates, entry_of
+from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.onekey import randomized_response
+from hubbub.record import GRID
+
+if TYPE_CHECKING:
+    from hubbub.server.state import State
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+
+@kernel
+def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = record
+    size, in_two_steps, favoured, other = shape
+    for i in range(start, count):
+        begin_record(tape, i)
+        key = below(tape, size)
+        entry = entry_of(places, offsets[i], offsets[i + 1], key)
+        held, value = (1, values[entry]) if entry >= 0 else (0, 0)
+        reports[i, 0] = key
+        if not in_two_steps:
+            truth = (1 + random_sign(tape, value, GRID)) // 2 if held else 2
+            reports[i, 1] = randomized_response(tape, truth, 3, favoured, other)
+        elif randomized_response(tape, held, 2, favoured, other):
+            side = (1 + random_sign(tape, value, GRID)) // 2
+            reports[i, 1] = randomized_response(tape, side, 2, favoured, other)
+        else:
+            reports[i, 1] = 2
+
+
+class PrivKV(Listed):
+    """epsilon-LDP per record.
+
+    Proof. The key is drawn without looking at the record; fix it, and the rounding. Three-way: every answer has weight
+    W or V over W + 2 V. In two steps: presence and sign are randomized responses with W / V <= exp(epsilon / 2) each;
+    both depend on the record, so the answers' probabilities differ by at most (W / V)^2 <= exp(epsilon).
+
+    Unbiased for every key that some report is about: those asked about a key are a random sample of the users. A key
+    that nobody was asked about is given the value 0.
+    """
+
+    name: ClassVar[str] = "privkv"
+    summary: ClassVar[str] = "presence and sign of one random key of a closed vocabulary (Ye et al.)"
+
+    values: Literal["signed"] = Field(default="signed", description="signed values per key")
+    as_published: bool = Field(default=False, description="presence and sign in two steps of epsilon / 2")
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local")
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(W, V): W / V is exp(epsilon) rounded down, or exp(epsilon / 2) for each of two steps."""
+        return favoured_weight(self.epsilon / 2 if self.as_published else self.epsilon), UNIT
+
+    def response_weights(self) -> tuple[int, int, int, int] | None:
+        """(s, t, W, V): three answers per key, of weights in [V, W] that sum to W + 2 V; two steps are not alike."""
+        return None if self.as_published else (self.size, 3 * self.size, *self.weights)
+
+    @property
+    def limits_entries(self) -> bool:
+        return False
+
+    @property
+    def centered(self) -> bool:
+        return True
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return "frequency", "mean", "conditional"
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        return WireField("key", self.size), WireField("answer", 3)
+
+    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
+        return _respond, (self.size, self.as_published, *self.weights)
+
+    @property
+    def columns(self) -> int:
+        return 3
+
+    def counts(self, reports: Int64s) -> Int64s:
+        return self.histogram(3 * reports[:, 0] + reports[:, 1])
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        return (np.isin(reports[:, 1], ids) & (reports[:, 2] < 2)).astype(np.int64)
+
+    @property
+    def rates(self) -> SideRates:
+        """Given that a report is about the key."""
+        favoured, other = self.weights
+        if not self.as_published:
+            total = favoured + 2 * other
+            return SideRates(favoured / total, other / total, other / total)
+        kept = favoured / (favoured + other)
+        return SideRates(kept**2, kept * (1 - kept), (1 - kept) / 2)
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        minus, plus, neither = state.totals[self.places(keys, ids)].T
+        asked = minus + plus + neither
+        found = self.rates.moments(plus, minus, np.maximum(asked, 1), 1 - 1 / self.size)
+        assert found.frequency is not None
+        assert found.mean is not None
+        frequency, mean = (np.where(asked > 0, column, 0.0) for column in (found.frequency, found.mean))
+        return Moments(frequency, found.frequency_variance, mean, found.mean_variance, found.covariance)
+
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        """Averaged over how many are asked, m: the mean of 1 / m is (1 + (1 - 1/d) d / n) d / n and smaller terms."""
+        asked = users / self.size
+        square = frequency if square is None else square
+        missed = 1 - 1 / self.size
+        each = self.rates.variance(quantity, 1, frequency, mean, square, missed)
+        return float(each * (1 + missed / max(asked, 1)) / asked)
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[PrivKV]:
+        if goal.unit == "record" and goal.values == "signed" and goal.keys <= 1 << 20:
+            for published in (False, True):
+                yield cls(
+                    epsilon=goal.epsilon,
+                    max_entries=goal.max_entries,
+                    size=goal.keys,
+                    as_published=published,
+                )

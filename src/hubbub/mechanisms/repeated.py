@@ -1,0 +1,109 @@
+"""Repeated: one answer for every entry (Zhou et al., "k-fold repetition of 1-sparse").
+
+Device: fill the record up to k = max_entries places with dummies and answer for every place by randomized response
+over hash buckets, as if k people had one entry each (`hubbub.onekey` has the three modes). Unit entry: each answer has
+the whole epsilon, and the places are shuffled. Unit record: each has epsilon / k.
+
+The answers of a report share one seed. That costs nothing: two answers agree on a key's bucket no more often than
+if they had a hash function each, because distinct keys are hashed independently of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.device.coins import Coins, begin_record, below, run_kernel
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import kernel
+from hubbub.mechanism import Goal
+from hubbub.onekey import OneKey, options_for, randomized_response, true_outcome
+from hubbub.record import Entries
+
+Int64s = NDArray[np.int64]
+
+
+@kernel
+def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
+    offsets, values, bucket, sign = record
+    kind, limit, shuffled, outcomes, favoured, other = shape
+    place = np.zeros(limit, dtype=np.int64)
+    for i in range(start, count):
+        begin_record(tape, i)
+        length = offsets[i + 1] - offsets[i]
+        for j in range(limit):
+            place[j] = j
+        for j in range(limit):
+            if shuffled:
+                swap = j + below(tape, limit - j)
+                place[j], place[swap] = place[swap], place[j]
+            truth = -1
+            if place[j] < length:
+                truth = true_outcome(tape, offsets[i] + place[j], kind, values, bucket, sign)
+            reports[i, j] = randomized_response(tape, truth, outcomes, favoured, other)
+
+
+class Repeated(OneKey):
+    """epsilon-DP per entry, or epsilon-LDP per record, for any hash functions.
+
+    Proof, record: every answer's weights lie in [V, W] and have the same total whatever its entry, so an answer's
+    probabilities differ by at most W / V <= exp(epsilon / k) between records, and k answers' by at most exp(epsilon).
+
+    Proof, entry: let two records differ at one key. Their entries can be put into places so that both have the law
+    of a shuffle and all places but one hold the same: where the key is in one record only, its place holds a dummy in
+    the other. That remains so when long records are first sampled down: a uniform k-subset of m + 1 entries is a
+    uniform k-subset of m of them in which, with probability k / (m + 1), a random member is replaced by the new one.
+    So one answer differs, by at most W / V <= exp(epsilon), and mixing over shuffles, samples and rounding keeps that.
+
+    Unbiased: a held key has an answer of its own, all others name its bucket with probability 1 / t.
+    """
+
+    name: ClassVar[str] = "repeated"
+    summary: ClassVar[str] = "every entry answers for itself by local hashing (baseline of Zhou et al.)"
+
+    max_entries: int = Field(ge=1, le=4096, description="entries of a record that count")
+    unit: Literal["record", "entry"] = Field(
+        default="record", description="what is protected: record or entry"
+    )
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit=self.unit, model="local")
+
+    @property
+    def answer_epsilon(self) -> float:
+        """epsilon, or epsilon / k rounded down."""
+        if self.unit == "entry" or self.max_entries == 1:
+            return self.epsilon
+        return math.nextafter(self.epsilon / self.max_entries, 0.0)
+
+    @property
+    def answers(self) -> int:
+        return self.max_entries
+
+    @property
+    def spoken_for(self) -> float:
+        return 1.0
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        return tuple(WireField(f"answer {place}", self.outcomes) for place in range(self.max_entries))
+
+    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
+        record = (entries.offsets, entries.values, bucket, sign)
+        shape = (self.kind, self.max_entries, self.unit == "entry", self.outcomes, *self.weights)
+        run_kernel(_respond, coins, len(entries), record, shape, reports)
+
+    def miniature(self) -> Repeated:
+        """The same with two buckets."""
+        return type(self)(**self.model_dump() | {"buckets": min(self.buckets, 2)})
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[Repeated]:
+        if goal.unit != "l1" and not goal.delta and goal.max_entries <= 4096:
+            for parameters in options_for(goal):
+                yield cls(**parameters, unit=goal.unit)

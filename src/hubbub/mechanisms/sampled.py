@@ -1,0 +1,82 @@
+"""Sampled: one random entry of the record, then a mechanism for one key (Zhou et al., "sampling + 1-sparse").
+
+Device: fill the record up to k = max_entries places with dummies, draw a place, and answer for its entry by
+randomized response over hash buckets (local hashing; `hubbub.onekey` has the three modes). Server: decode as for one
+key and multiply by k, so that the variance grows with k^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.device.coins import Coins, begin_record, below, run_kernel
+from hubbub.device.wire import Field as WireField
+from hubbub.guarantee import Guarantee
+from hubbub.kernel import kernel
+from hubbub.mechanism import Goal
+from hubbub.onekey import OneKey, options_for, randomized_response, true_outcome
+from hubbub.record import Entries
+
+Int64s = NDArray[np.int64]
+
+
+@kernel
+def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
+    offsets, values, bucket, sign = record
+    kind, limit, outcomes, favoured, other = shape
+    for i in range(start, count):
+        begin_record(tape, i)
+        place = offsets[i] + below(tape, limit)
+        truth = -1
+        if place < offsets[i + 1]:
+            truth = true_outcome(tape, place, kind, values, bucket, sign)
+        reports[i, 0] = randomized_response(tape, truth, outcomes, favoured, other)
+
+
+class Sampled(OneKey):
+    """epsilon-LDP per record, for any hash functions.
+
+    Proof. Fix the seed, the place and the rounding. With N outcomes and T = W + (N - 1) V, every outcome of an entry
+    has weight V or W over the total T; a dummy's have T / N, which lies between. So all probabilities of all records
+    lie in [V / T, W / T], and mixing over places and roundings keeps them there. (Sampling does not amplify: all
+    keys of a record can share a bucket.)
+
+    Unbiased: a held key is drawn with probability 1 / k, and whoever is drawn instead, dummy or not, names the key's
+    bucket with probability 1 / t (pairwise independent hashing).
+    """
+
+    name: ClassVar[str] = "sampled"
+    summary: ClassVar[str] = "one random entry by local hashing (baseline of Zhou et al.)"
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee(self.epsilon, unit="record", model="local")
+
+    def response_weights(self) -> tuple[int, int, int, int]:
+        """(s, t, W, V): all weights lie in [V, W] and sum to W + (t - 1) V; see `hubbub.privacy.shuffle`."""
+        return 1, self.outcomes, *self.weights
+
+    @property
+    def answers(self) -> int:
+        return 1
+
+    @property
+    def spoken_for(self) -> float:
+        return 1 / self.max_entries
+
+    def report_fields(self) -> tuple[WireField, ...]:
+        return (WireField("answer", self.outcomes),)
+
+    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
+        record = (entries.offsets, entries.values, bucket, sign)
+        shape = (self.kind, self.max_entries, self.outcomes, *self.weights)
+        run_kernel(_respond, coins, len(entries), record, shape, reports)
+
+    @classmethod
+    def candidates(cls, goal: Goal) -> Iterator[Sampled]:
+        if goal.unit == "record":
+            for parameters in options_for(goal):
+                yield cls(**parameters)

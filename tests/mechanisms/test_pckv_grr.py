@@ -1,0 +1,90 @@
+"""PCKV-GRR: accuracy with and without amplification, privacy, what amplification is worth."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from accuracy import KEYS, check_accuracy
+from hubbub.conformance import check_privacy, exact_loss, examples_like, task_for
+from hubbub.errors import Refused
+from hubbub.mechanism import make_mechanism
+from hubbub.mechanisms.pckv_grr import PCKVGRR
+from hubbub.privacy.shuffle import shuffled_guarantee
+
+
+@pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])
+@pytest.mark.parametrize("amplified", [False, True])
+@pytest.mark.parametrize("quantity", ["mean", "frequency"])
+def test_accuracy(quantity: Any, amplified: bool, kind: str) -> None:
+    check_accuracy(PCKVGRR(epsilon=3, max_entries=3, size=KEYS, amplified=amplified), kind, quantity)
+
+
+def test_accuracy_where_held_keys_weigh_most() -> None:
+    check_accuracy(PCKVGRR(epsilon=5, max_entries=1, size=KEYS), "uniform", "frequency")
+    check_accuracy(PCKVGRR(epsilon=4, max_entries=1, size=KEYS), "uniform", "mean")
+
+
+class Louder(PCKVGRR):
+    """The favoured weight raised by 1%, before amplification."""
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        favoured, other = super().weights
+        return favoured * 101 // 100, other
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_enumeration_notices_one_percent(limit: int) -> None:
+    """Amplified, the bound is met exactly, whatever the number of entries."""
+    check_privacy(PCKVGRR(epsilon=1, max_entries=limit, size=3))
+    with pytest.raises(AssertionError, match="loses"):
+        check_privacy(Louder(epsilon=1, max_entries=limit, size=3))
+    plain = task_for(PCKVGRR(epsilon=1, max_entries=limit, size=3, amplified=False), 3)
+    loss = exact_loss(plain, examples_like(plain, 3), [0])
+    assert loss == pytest.approx(math.log((math.e + limit - 1) / limit), rel=1e-8)
+
+
+def test_weights_as_published() -> None:
+    """epsilon' = ln(k (e^eps - 1) + 1)."""
+    for limit in (1, 8):
+        favoured, other = PCKVGRR(epsilon=1.5, max_entries=limit, size=9)._response
+        assert math.log(favoured / other) == pytest.approx(math.log(limit * math.expm1(1.5) + 1), rel=1e-8)
+
+
+def test_amplification_pays() -> None:
+    for quantity in ("frequency", "mean"):
+        errors = [
+            PCKVGRR(epsilon=1, max_entries=8, size=256, amplified=a).variance(quantity, 1)  # type: ignore[arg-type]
+            for a in (True, False)
+        ]
+        assert 50 < errors[1] / errors[0] < 64
+
+
+def test_dummies_are_not_counted() -> None:
+    """Answers beyond the last key leave all counters alone."""
+    mechanism = PCKVGRR(epsilon=1, max_entries=2, size=4)
+    task = task_for(mechanism)
+    state = mechanism.empty(task.keys)
+    reports = mechanism.layout.unpack(bytes([8, 11, 7]))
+    mechanism.absorb(state, task.keys, reports)
+    assert (state.count, state.totals.sum(), state.totals[3, 1]) == (3, 1, 1)
+
+
+def test_shuffling_uses_the_weights() -> None:
+    """The weights in use; without amplification a report reveals less to begin with."""
+    loud, quiet = (
+        shuffled_guarantee(PCKVGRR(epsilon=1, max_entries=4, size=64, amplified=a), 10_000, 1e-6).epsilon
+        for a in (True, False)
+    )
+    assert quiet < loud < 0.15
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 0}, {"values": "set"}, {"epsilon": 16, "max_entries": 60_000, "size": 9}]
+)
+def test_bad_parameters(wrong: dict[str, Any]) -> None:
+    with pytest.raises(Refused):
+        make_mechanism("pckv_grr", **{"epsilon": 1.0, "max_entries": 2, "size": 9, **wrong})
