@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from measuring import KEYS, check_accuracy, crowd
 
-from accuracy import KEYS, check_accuracy, crowd
 from hubbub.conformance import check_batch, check_merge, check_wire, task_for
 from hubbub.device.coins import InsecureCoins
 from hubbub.errors import Refused

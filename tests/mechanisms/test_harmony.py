@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from measuring import KEYS, check_accuracy
 
-from accuracy import KEYS, check_accuracy
 from hubbub.conformance import check_privacy, task_for
 from hubbub.device.codes import Keys
 from hubbub.errors import Refused

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from measuring import check_accuracy
 
-from accuracy import check_accuracy
 from hubbub.conformance import check_privacy, task_for
 from hubbub.errors import Refused
 from hubbub.mechanism import make_mechanism

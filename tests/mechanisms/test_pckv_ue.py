@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from measuring import KEYS, check_accuracy
 
-from accuracy import KEYS, check_accuracy
 from hubbub.conformance import check_privacy, task_for
 from hubbub.errors import Refused
 from hubbub.mechanism import make_mechanism

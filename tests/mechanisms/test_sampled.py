@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from measuring import check_accuracy
 
-from accuracy import check_accuracy
 from hubbub.conformance import check_privacy, task_for
 from hubbub.errors import Refused
 from hubbub.mechanism import make_mechanism

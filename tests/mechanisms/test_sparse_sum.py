@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accuracy import check_accuracy
+from measuring import check_accuracy
 
 from hubbub.conformance import check_privacy, exact_loss, task_for
 from hubbub.errors import Refused

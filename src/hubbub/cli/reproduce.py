@@ -1,0 +1,49 @@
+"""hubbub reproduce"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hubbub.cli._common import json_option, progress, say
+from hubbub.errors import Refused
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--list", "listing", is_flag=True, help="List what can be run.")
+@click.option("--quick/--full", default=True, show_default=True, help="Fewer repetitions, or all.")
+@click.option(
+    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True
+)
+@json_option
+def command(names: tuple[str, ...], listing: bool, quick: bool, output: Path, as_json: bool) -> None:
+    """Run published figures and tables again: CSV, picture and a page that sets our numbers beside theirs."""
+    from hubbub.experiments.catalogue import catalogue
+
+    known = catalogue()
+    if listing:
+        titles = {name: entry.title for name, entry in known.items()}
+        say(
+            as_json,
+            {"experiments": titles},
+            "\n".join(f"{name:<20} {title}" for name, title in titles.items()),
+        )
+        return
+    if not names:
+        raise click.UsageError("Name what to run, or ask for --list.")
+    for name in names:
+        if name not in known:
+            raise Refused(f"There is nothing called {name!r}; known are {', '.join(known)}.")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise Refused(f"{output} cannot be written: {problem.strerror or problem}.") from None
+    written = []
+    with progress("reproducing", len(names), as_json) as advance:
+        for name in names:
+            written += known[name].run(output, quick)
+            advance(1)
+    files = [str(path) for path in written]
+    say(as_json, {"files": files}, "\n".join(f"written {path}" for path in files))
