@@ -12,7 +12,7 @@ Errors, from cutting tails beyond eight standard deviations, are below 1e-8.
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,26 +81,25 @@ class Occupancy:
         """P(|load| = 0, 1, 2, ...) of the bucket that a given ball lies in."""
         others = np.arange(self.balls)
         share = 1 / self.buckets
-        logs = np.array(
-            [math.lgamma(self.balls) - math.lgamma(j + 1) - math.lgamma(self.balls - j) for j in others]
-        )
         if share == 1:
             mass = (others == self.balls - 1).astype(np.float64)
         else:
-            mass = np.exp(logs + others * math.log(share) + (self.balls - 1 - others) * math.log1p(-share))
+            facts = _log_factorials(self.balls)
+            ways = facts[self.balls - 1] - facts[others] - facts[self.balls - 1 - others]
+            mass = np.exp(ways + others * math.log(share) + (self.balls - 1 - others) * math.log1p(-share))
         if not self.signed:
             return np.concatenate([[0.0], mass])
-        tails = _walk_tails(self.balls + 1)[1:]
-        exact = tails - np.concatenate([tails[:, 1:], np.zeros((len(tails), 1))], axis=1)
-        return np.asarray(mass @ exact)
+        likely = np.flatnonzero(mass > 1e-14)
+        furthest = math.ceil(8 * math.sqrt(likely[-1] + 1)) + 2
+        steps = likely + 1
+        return np.array([mass[likely] @ _walk_mass(steps, place) for place in range(furthest + 1)])
 
     def _count_law(self, level: int) -> Floats:
         """P(c of all buckets have |load| >= level), c = 0, 1, ..."""
         rate = self.balls / self.buckets
         degree = self.balls + math.ceil(8 * math.sqrt(self.balls)) + 20
         loads = np.arange(degree)
-        logs = loads * math.log(rate) - rate - np.array([math.lgamma(j + 1) for j in loads])
-        mass = np.exp(logs)
+        mass = np.exp(loads * math.log(rate) - rate - _log_factorials(degree)[:degree])
         reach = mass * self._reach(level, degree)
         # Fourier transforms: over balls (degree points), over counts (as many as can matter).
         per_row = self.buckets * float(reach.sum())
@@ -136,7 +135,32 @@ class Occupancy:
         """P(|load| >= level) for a bucket with 0, 1, .. degree - 1 balls."""
         if not self.signed:
             return (np.arange(degree) >= level).astype(np.float64)
-        return _walk_tails(degree)[:, level] if level < degree else np.zeros(degree)
+        # Levels are asked for in order; each takes one value of |load| off the last.
+        if level == 1 or self._tail[0] != level - 1:
+            self._tail = (0, np.ones(degree))
+        while self._tail[0] < level:
+            done, tail = self._tail
+            self._tail = (done + 1, np.maximum(tail - _walk_mass(np.arange(degree), done), 0))
+        return self._tail[1]
+
+    _tail: tuple[int, Floats] = (0, np.ones(0))
+
+
+def _walk_mass(steps: NDArray[np.int64], place: int) -> Floats:
+    """P(|sum of random signs| = place) for each number of signs."""
+    fits = (steps >= place) & ((steps - place) % 2 == 0)
+    chosen = steps[fits]
+    ups = (chosen + place) // 2
+    facts = _log_factorials(int(steps.max(initial=0)) + 1)
+    mass = np.zeros(len(steps))
+    both = math.log(2) if place else 0.0
+    mass[fits] = np.exp(facts[chosen] - facts[ups] - facts[chosen - ups] - chosen * math.log(2) + both)
+    return mass
+
+
+@lru_cache(maxsize=8)
+def _log_factorials(count: int) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1, dtype=np.float64)))])
 
 
 def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
@@ -148,19 +172,3 @@ def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128
         base = base * base
         exponent >>= 1
     return result
-
-
-_tails: dict[int, Floats] = {}
-
-
-def _walk_tails(degree: int) -> Floats:
-    """[j, v]: P(|sum of j random signs| >= v)."""
-    if degree not in _tails:
-        law = np.zeros((degree, 2 * degree + 1))
-        law[0, degree] = 1.0
-        for j in range(1, degree):
-            law[j, 1:-1] = (law[j - 1, :-2] + law[j - 1, 2:]) / 2
-        size = law[:, degree:].copy()
-        size[:, 1:] += law[:, degree - 1 :: -1]
-        _tails[degree] = np.cumsum(size[:, ::-1], axis=1)[:, ::-1]
-    return _tails[degree]
