@@ -47,7 +47,8 @@ def answer(
 ) -> None:
     """The key's bucket with weight `favoured`, any other with weight `other`; any at all without a key."""
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         first = offsets[i]
         if offsets[i + 1] == first:
             reports[i, 0] = below(tape, buckets)

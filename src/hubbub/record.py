@@ -134,7 +134,8 @@ def plain_record(record: Record) -> dict[Any, float]:
 def _sample_down(tape: Any, start: int, count: int, offsets: Any, limit: int, order: Any) -> None:
     """Move a uniform sample of `limit` entries to the front of every longer record (Fisher-Yates)."""
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         first = offsets[i]
         length = offsets[i + 1] - first
         for j in range(length):

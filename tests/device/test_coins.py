@@ -25,9 +25,9 @@ from hubbub.device.coins import (
     SimulatedSeeds,
     SystemSeeds,
     TapeEmpty,
-    _accept_exp,
     _clamped_laplace,
     _Sampler,
+    accept_exp,
     begin_record,
     below,
     chance,
@@ -191,7 +191,7 @@ def test_laplace_sampler_by_its_whole_tree(numerator: int, value: int, limit: in
 @pytest.mark.parametrize("numerator", [0, 1, 3, 4])
 def test_accepting_with_probability_exp(numerator: int) -> None:
     """exp(-numerator / 4), to what is left of the tree after 1e-18."""
-    found, cut = Tree(1e-18).law(lambda tree: int(_accept_exp.function(tree, numerator, 4)))
+    found, cut = Tree(1e-18).law(lambda tree: int(accept_exp.function(tree, numerator, 4)))
     assert cut < 1e-15
     assert found[1] == pytest.approx(math.exp(-numerator / 4), abs=1e-14)
 
@@ -206,7 +206,7 @@ def test_laplace_sampler_by_its_outer_tree(
         yes = math.exp(-numerator / denominator)
         return tape.branch([1 - yes, yes]) == 1
 
-    monkeypatch.setattr(coins, "_accept_exp", accept)
+    monkeypatch.setattr(coins, "accept_exp", accept)
     check_laplace_tree(numerator, denominator, value, limit, 1e-6)
 
 
@@ -225,14 +225,16 @@ def test_laplace_law_that_privacy_proofs_use(scale: float, value: int, limit: in
 @kernel
 def draw_below(tape: Any, start: int, count: int, bound: int, drawn: Any) -> None:
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         drawn[i] = below(tape, bound)
 
 
 @kernel
 def draw_chance(tape: Any, start: int, count: int, numerator: int, denominator: int, drawn: Any) -> None:
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         drawn[i] = 1 if chance(tape, numerator, denominator) else 0
 
 
@@ -241,7 +243,8 @@ def draw_noise(
     tape: Any, start: int, count: int, numerator: int, denominator: int, limit: int, drawn: Any
 ) -> None:
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         drawn[i] = clamped_laplace(tape, 1, numerator, denominator, limit)
 
 

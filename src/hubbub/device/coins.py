@@ -6,9 +6,10 @@ so they are a different type and nothing that ships a report takes them. Public 
 function a report uses) are drawn from their own sources, never from coins.
 
 Kernels flip coins through three functions: `below`, `chance` and `clamped_laplace`. Interpreted,
-these ask the coins object; compiled, they read random words from a buffer and raise `TapeEmpty` at
-its end, whereupon the unfinished record is run again on the *same* words followed by fresh ones, so
-that running out never changes the law of a report.
+these ask the coins object; compiled, they read random words from a buffer. A kernel stops before a
+record when few words are left, and goes on with more; should one record need more than the reserve, it
+is run again on the *same* words followed by fresh ones, so that running out never changes the law of a
+report.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ from hubbub.kernel import Kernel, kernel, primitive, use_compiled
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
+
+#: Words that must be left on the tape when a record begins.
+RESERVE = 1 << 12
+#: Words that are drawn at a time.
+MOST_WORDS = 1 << 24
 
 #: Integer weight of an unfavoured outcome; a favoured one weighs floor(exp(epsilon) * UNIT).
 UNIT = 1 << 32
@@ -176,17 +182,20 @@ def _native_begin() -> Any:
     import numba
 
     @numba.njit(nogil=True)
-    def begin_record(tape: Any, index: Any) -> None:
-        _, cursor = tape
+    def begin_record(tape: Any, index: Any) -> Any:
+        words, cursor = tape
         cursor[1] = cursor[0]
         cursor[2] = index
+        cursor[3] = len(words) - cursor[0] < RESERVE
+        return cursor[3] == 0
 
     return begin_record
 
 
 @primitive(_native_begin)
-def begin_record(tape: Tape, index: int) -> None:
-    """Note where record `index` begins on the tape, so that it can be run again."""
+def begin_record(tape: Tape, index: int) -> bool:
+    """Note where record `index` begins on the tape; False: stop before it, the tape is about to end."""
+    return True
 
 
 @kernel
@@ -251,11 +260,20 @@ def run_kernel(batch: Kernel, coins: Coins, count: int, *args: Any) -> None:
         batch(coins, 0, count, *args)
         return
     step = batch.compiled()
-    words, cursor = coins.words(4 * count + 256), np.zeros(3, dtype=np.int64)
+    words, cursor = coins.words(4 * count + 2 * RESERVE), np.zeros(4, dtype=np.int64)
+    used = 0
     while True:
         try:
             step((words, cursor), int(cursor[2]), count, *args)
-            return
+            if not cursor[3]:
+                return
         except TapeEmpty:
-            words = np.concatenate([words[cursor[1] :], coins.words(4 * (count - int(cursor[2])) + 256)])
-            cursor[0] = cursor[1] = 0
+            # One record alone needs more than the reserve. (An exception leaves compiled code with its arrays
+            # never freed, so this must stay rare.)
+            pass
+        done = int(cursor[2])
+        used += int(cursor[1])
+        wanted = 11 * used * (count - done) // (10 * max(done, 1)) + 2 * RESERVE
+        words = np.concatenate([words[cursor[1] :], coins.words(min(max(wanted, len(words)), MOST_WORDS))])
+        cursor[:2] = 0
+        cursor[3] = 0

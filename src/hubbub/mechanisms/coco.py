@@ -57,7 +57,8 @@ def _respond(
     hits = np.zeros(limit, dtype=np.int64)
     members = np.zeros(limit, dtype=np.int64)
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         first = offsets[i]
         length = offsets[i + 1] - first
         found = 0

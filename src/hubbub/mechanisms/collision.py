@@ -62,7 +62,8 @@ def _respond(
     last_seen = np.full(buckets, -1, dtype=np.int64)
     hits = np.zeros(limit, dtype=np.int64)
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         found = 0
         for j in range(offsets[i], offsets[i + 1]):
             if not sided:

@@ -71,7 +71,8 @@ def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports
     size, grid, scale, most = shape
     exact = np.zeros(size, dtype=np.int64)
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         exact[:] = 0
         for j in range(offsets[i], offsets[i + 1]):
             fine = values[j] * grid

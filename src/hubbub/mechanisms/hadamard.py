@@ -51,7 +51,8 @@ def _respond(
     half = size // 2
     weight = half * favoured
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         if offsets[i + 1] > offsets[i]:
             mine, line = block[offsets[i]], row[offsets[i]]
         else:

@@ -36,7 +36,8 @@ def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports
     offsets, places, values = record
     size, favoured, other = shape
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         key = below(tape, size)
         entry = entry_of(places, offsets[i], offsets[i + 1], key)
         value = values[entry] if entry >= 0 else 0

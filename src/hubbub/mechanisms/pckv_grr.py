@@ -35,7 +35,8 @@ def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports
     offsets, places, values = record
     size, limit, favoured, other = shape
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         place = below(tape, limit)
         key, value = size + place, 0
         if offsets[i] + place < offsets[i + 1]:

@@ -40,7 +40,8 @@ def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports
     offsets, places, values = record
     size, limit, favoured, other = shape
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         drawn = offsets[i] + below(tape, limit)
         key = -1
         if drawn < offsets[i + 1]:

@@ -35,7 +35,8 @@ def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports
     kind, limit, shuffled, outcomes, favoured, other = shape
     place = np.zeros(limit, dtype=np.int64)
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         length = offsets[i + 1] - offsets[i]
         for j in range(limit):
             place[j] = j

@@ -29,7 +29,8 @@ def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports
     offsets, values, bucket, sign = record
     kind, limit, outcomes, favoured, other = shape
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         place = offsets[i] + below(tape, limit)
         truth = -1
         if place < offsets[i + 1]:

@@ -51,6 +51,8 @@ UInt64s = NDArray[np.uint64]
 #: Hash evaluations a device may spend on a report unless told otherwise: several seeds for short records.
 _DEVICE_COST = 64
 _MOST_SEEDS = 8
+#: Entries per record up to which the number of buckets is searched for.
+_SEARCHED = 1024
 
 
 @kernel
@@ -146,7 +148,8 @@ def _respond(
     rounded = np.zeros(limit, dtype=np.int64)
     levels = np.zeros(limit + 1, dtype=np.int64)
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         length = offsets[i + 1] - offsets[i]
         first = offsets[i] * seeds
         for j in range(length):
@@ -424,7 +427,13 @@ def _best_favoured(occupancy: Occupancy, epsilon: float) -> tuple[float, int]:
 
 @lru_cache(maxsize=256)
 def _best_buckets(balls: int, epsilon: float, seeds: int, signed: bool, family: str) -> int:
-    """The number of buckets with the lowest variance: powers of two first, then between them (prf)."""
+    """The number of buckets with the lowest variance: powers of two first, then between them (prf).
+
+    From a thousand entries on the best number grows in proportion to them, and is not searched for anew.
+    """
+    if balls > _SEARCHED:
+        doublings = round(math.log2(balls / _SEARCHED))
+        return min(1 << 20, _best_buckets(_SEARCHED, epsilon, seeds, signed, family) << doublings)
 
     def loss(buckets: int) -> float:
         return _best_favoured(_occupancy(balls, buckets, seeds, signed), epsilon)[0]

@@ -75,7 +75,8 @@ def _respond_bins(
     """Laplace noise on every bin; `clip` < 0 means no clipping."""
     bins = reports.shape[1]
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         loads = np.zeros(bins, dtype=np.int64)
         for j in range(offsets[i], offsets[i + 1]):
             loads[bucket[j]] += sign[j] * _round(tape, values[j], shrink)
@@ -110,7 +111,8 @@ def _respond_walk(
     reach < 0: Laplace; reach = 0: one bit; reach > 0: a favoured window of that half-width around the load.
     """
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         length = offsets[i + 1] - offsets[i]
         load = 0
         for j in range(offsets[i], offsets[i + 1]):

@@ -92,7 +92,8 @@ def _noise(
     noised: Any,
 ) -> None:
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         noised[i] = clamped_laplace(tape, values[i], numerator, denominator, limit)
 
 
@@ -100,7 +101,8 @@ def _noise(
 def _climb(tape: Any, start: int, count: int, values: Any, breaks: Any, floors: Any, levels: Any) -> None:
     """Round up from break `floors[i]` to the next with the probability that keeps the mean."""
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         j = floors[i]
         levels[i] = j
         if j + 1 < len(breaks) and values[i] > breaks[j]:
@@ -111,7 +113,8 @@ def _climb(tape: Any, start: int, count: int, values: Any, breaks: Any, floors: 
 def _round(tape: Any, start: int, count: int, wholes: Any, mantissas: Any, shifts: Any, rounded: Any) -> None:
     """Add 1 with probability mantissa / 2^53 / 2^shift: the exact fraction of a double."""
     for i in range(start, count):
-        begin_record(tape, i)
+        if not begin_record(tape, i):
+            return
         up = mantissas[i] > 0 and chance(tape, mantissas[i], 1 << 53)
         shift = shifts[i]
         while up and shift > 0:
