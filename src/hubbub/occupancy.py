@@ -105,16 +105,19 @@ class Occupancy:
         per_row = self.buckets * float(reach.sum())
         size = self.rows * self.buckets + 1
         window = min(size, 2 * math.ceil(8 * math.sqrt(self.rows * per_row + 1) + 20))
-        # Only low frequencies matter: twelve inverse standard deviations of the count, and of the balls what goes
-        # with them. All else is below exp(-70).
+        # With many buckets only low frequencies matter: twenty inverse standard deviations of the count, and of the
+        # balls what goes with them.
         share, joint = float(reach.sum()), float(loads @ reach)
         link = self.buckets * (joint - rate * share)
         spread = self.rows * (self.buckets * share * (1 - share) - link**2 / self.balls)
-        furthest = min(math.pi, 12 / math.sqrt(max(spread, 1e-9)))
+        few = self.buckets <= 16
+        furthest = math.pi if few else min(math.pi, 20 / math.sqrt(max(spread, 1e-9)))
         kept = np.arange(min(window // 2, math.ceil(furthest * window / (2 * math.pi))) + 1)
-        widest = min(math.pi, furthest * abs(link) / self.balls + 30 / math.sqrt(self.balls))
+        widest = math.pi if few else furthest * abs(link) / self.balls + 60 / math.sqrt(self.balls)
         place = np.arange(degree)
-        near = place[np.minimum(place, degree - place) * (2 * math.pi / degree) <= widest]
+        turn = 2 * math.pi / degree * np.minimum(place, degree - place)
+        # A signed load has the parity of its balls, which is a second peak half a turn away.
+        near = place[np.minimum(turn, math.pi - turn) <= widest] if self.signed else place[turn <= widest]
         turns = np.exp(-2j * np.pi * kept / window)
         all_hat, reach_hat = np.fft.fft(mass)[near], np.fft.fft(reach)[near]
         powers = _power(all_hat[:, None] + reach_hat[:, None] * (turns[None, :] - 1), self.buckets)

@@ -123,6 +123,14 @@ def test_kappa_by_simulation(parameters: dict[str, Any]) -> None:
     assert error < 0.005 * mechanism.kappa
 
 
+@pytest.mark.parametrize("limit", [4, 33, 128, 1001, 4096])
+def test_one_bucket_is_one_bit(limit: int) -> None:
+    """With one bucket the favoured side is the sign of a walk, whose lean `hubbub.walk` computes by other means."""
+    sketch = SketchResponse(epsilon=1, max_entries=limit, values="signed", buckets=1, seeds=1)
+    bit = make_mechanism("sparse_sum", epsilon=1, max_entries=limit, values="signed", noise="bit", clip=1)
+    assert sketch.variance("mean", 1) == pytest.approx(bit.variance("mean", 1), rel=1e-7)
+
+
 @pytest.mark.parametrize("family", ["walsh", "prf"])
 @pytest.mark.parametrize("limit", [1, 4, 32])
 @pytest.mark.parametrize("epsilon", [0.25, 0.5, 1.0, 1.5, 2.0, 3.0])
