@@ -17,10 +17,28 @@ from hubbub.errors import Refused
 @click.option(
     "-o", "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True
 )
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with the data sets, for tables on real data.",
+)
+@click.option("--workers", type=click.IntRange(0), default=0, help="Processes; left out: one per core.")
 @json_option
-def command(names: tuple[str, ...], listing: bool, quick: bool, output: Path, as_json: bool) -> None:
-    """Run published figures and tables again: CSV, picture and a page that sets our numbers beside theirs."""
+def command(
+    names: tuple[str, ...],
+    listing: bool,
+    quick: bool,
+    output: Path,
+    data: Path | None,
+    workers: int,
+    as_json: bool,
+) -> None:
+    """Run published figures and tables again: CSV, picture and a page that sets our numbers beside theirs.
+
+    An interrupted run goes on where it was when started again with the same output folder.
+    """
     from hubbub.experiments.catalogue import catalogue
+    from hubbub.experiments.runner import Request, cores
 
     known = catalogue()
     if listing:
@@ -41,9 +59,9 @@ def command(names: tuple[str, ...], listing: bool, quick: bool, output: Path, as
     except OSError as problem:
         raise Refused(f"{output} cannot be written: {problem.strerror or problem}.") from None
     written = []
-    with progress("reproducing", len(names), as_json) as advance:
-        for name in names:
-            written += known[name].run(output, quick)
-            advance(1)
+    request = Request(quick, data)
+    for name in names:
+        with progress(name, len(known[name].jobs(request)), as_json) as advance:
+            written += known[name].run(output, request, workers or cores(), advance)
     files = [str(path) for path in written]
     say(as_json, {"files": files}, "\n".join(f"written {path}" for path in files))
