@@ -5,13 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo test system lint types bench clean
 
 demo: $(STAMP)
 	$(BIN)/hubbub demo
 
-test: lint types
+test: lint types system
 	$(BIN)/pytest -n auto
+
+# A browser and Java, for the tests that need them; elsewhere than in CI these tests may be left out.
+system:
+	sh scripts/install_system.sh || test -z "$$CI"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
