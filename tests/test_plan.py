@@ -31,6 +31,7 @@ GOALS = {
     "means": Goal("mean", 1.0, 4, "signed"),
     "frequencies of values": Goal("frequency", 0.5, 2, "signed"),
     "conditional means": Goal("conditional", 1.0, 3, "signed"),
+    "one value": Goal("conditional", 1.0, 1, "signed"),
     "means, one entry protected": Goal("mean", 2.0, 2, "signed", unit="entry"),
     "sets, distance protected": Goal("frequency", 1.0, 2, unit="l1", distance=2.0),
     "means, with delta": Goal("mean", 1.0, 2, "signed", delta=1e-5),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hubbub.envelope import write_atomic
 from hubbub.errors import Refused, optional
 from hubbub.guarantee import Guarantee
-from hubbub.mechanism import Moments, Quantity
+from hubbub.mechanism import Moments, Quantity, Refinement
 
 if TYPE_CHECKING:
     from hubbub.server.state import State
@@ -139,10 +139,13 @@ def estimate(
     quantity: Quantity | None = None,
     level: float = 0.95,
     simultaneous: bool = False,
+    refine: Refinement | None = None,
 ) -> Estimate:
     """Estimates for the asked keys, or for every key of a closed vocabulary.
 
-    Intervals are normal ones; simultaneous intervals hold for all asked keys together (Bonferroni).
+    Intervals are normal ones; simultaneous intervals hold for all asked keys together (Bonferroni). `refine` asks for
+    a biased refinement, see `hubbub.server.recovery.refine`; left out, the mechanism says (none but for those that
+    make fewer measurements than there are keys).
     """
     if not 0 < level < 1:
         raise Refused(f"The interval level must be between 0 and 1, not {level:g}.")
@@ -164,20 +167,25 @@ def estimate(
     odds = (1 - level) / (len(names) if simultaneous and names else 1)
     width = -NormalDist().inv_cdf(odds / 2)
     moments = task.mechanism.moments(state, task.keys, ids)
-    notes = []
+    notes = list(task.mechanism.remarks)
     if task.keys.kind == "folded":
         notes.append(
             f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
             f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
         )
+    base: Quantity = quantity
     if quantity == "sum":
-        base: Quantity = "mean" if "mean" in task.mechanism.quantities else "frequency"
-        value, error, low, high = (
-            state.count * column for column in _quantity(task, moments, base, width)[:4]
-        )
-        flagged = np.zeros(len(value), dtype=bool)
-    else:
-        value, error, low, high, flagged = _quantity(task, moments, quantity, width)
+        base = "mean" if "mean" in task.mechanism.quantities else "frequency"
+    value, error, low, high, flagged = _quantity(task, moments, base, width)
+    how = refine or task.mechanism.refinement
+    if how != "none":
+        from hubbub.server.recovery.refine import Columns, refined
+
+        better = refined(task, state, ids, base, how, width, Columns(value, error, low, high))
+        value, error, low, high = better.value, better.error, better.low, better.high
+        notes += better.notes
+    if quantity == "sum":
+        value, error, low, high = (state.count * column for column in (value, error, low, high))
     if flagged.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
     strength = np.abs(value) / np.maximum(error, 1e-300)

@@ -75,6 +75,11 @@ class Listed(Mechanism):
         """The kernel (tape, start, count, (offsets, places, values), shape, reports), and its shape."""
 
     @property
+    def parts(self) -> int:
+        """Parts of a report that are drawn each on its own; the kernel counts records * parts."""
+        return 1
+
+    @property
     def layout(self) -> Layout:
         return Layout((WireField("seed", 1), *self.report_fields()))
 
@@ -82,7 +87,7 @@ class Listed(Mechanism):
         reports = np.zeros((len(entries), len(self.report_fields())), dtype=np.int64)
         respond, shape = self.kernel_and_shape()
         record = (entries.offsets, self.places(keys, entries.ids), entries.values)
-        run_kernel(respond, coins, len(entries), record, shape, reports)
+        run_kernel(respond, coins, len(entries) * self.parts, record, shape, reports)
         return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
 
     # On the server

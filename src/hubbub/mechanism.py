@@ -28,12 +28,14 @@ from hubbub.guarantee import Guarantee, Unit
 from hubbub.record import Entries
 
 if TYPE_CHECKING:
+    from hubbub.server.recovery.operators import Measurements
     from hubbub.server.state import State
 
 Floats = NDArray[np.float64]
 UInt64s = NDArray[np.uint64]
 ValueKind = Literal["set", "signed"]
 Quantity = Literal["frequency", "mean", "conditional", "sum"]
+Refinement = Literal["none", "sparse", "simplex"]
 
 _registry: dict[str, type[Mechanism]] = {}
 
@@ -97,6 +99,8 @@ class Mechanism(BaseModel, ABC):
     summary: ClassVar[str]
     #: Whether it works with closed vocabularies only.
     closed_only: ClassVar[bool] = False
+    #: How estimates are refined unless asked otherwise; anything but "none" is biased.
+    refinement: ClassVar[Refinement] = "none"
     #: Parameters that follow from others unless given; chosen anew when a mechanism is shrunk for enumeration.
     chosen: ClassVar[frozenset[str]] = frozenset()
 
@@ -150,6 +154,11 @@ class Mechanism(BaseModel, ABC):
     def quantities(self) -> tuple[Quantity, ...]:
         """What can be estimated, the main thing first."""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences that must stand beside every estimate: what is assumed, and what is not unbiased."""
+        return ()
+
     # On the device
 
     @property
@@ -195,6 +204,10 @@ class Mechanism(BaseModel, ABC):
     @abstractmethod
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         """Unbiased estimates for the asked keys, with variances."""
+
+    def measurements(self, state: State, keys: Keys) -> Measurements | None:
+        """Where fewer measurements than keys are made: those measurements, for all keys to be recovered from."""
+        return None
 
     # For planning
 
