@@ -17,6 +17,12 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 @click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional", "sum"]))
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all asked keys together.")
+@click.option(
+    "--refine",
+    type=click.Choice(["none", "sparse", "simplex"]),
+    help="Better on average, but biased: keys in the noise are 0, or shares add up. "
+    "[default: sparse for compressive, none for all others]",
+)
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
 def command(
@@ -26,6 +32,7 @@ def command(
     quantity: Any,
     interval: float,
     simultaneous: bool,
+    refine: Any,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -39,7 +46,7 @@ def command(
     keys = None
     if asked is not None:
         keys = read_vocabulary(Path(asked[1:])) if asked.startswith("@") else asked.split(",")
-    result = estimate(task, loaded, keys, quantity, interval, simultaneous)
+    result = estimate(task, loaded, keys, quantity, interval, simultaneous, refine)
     if output is not None:
         result.save(output)
     data = {**result.about(), "estimates": result.top(top).rows(), "file": str(output) if output else None}
