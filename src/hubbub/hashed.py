@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -34,6 +34,12 @@ UInt64s = NDArray[np.uint64]
 
 #: Numbers (reports times buckets) that are worked on at a time.
 _CHUNK = 1 << 22
+#: Reports per seed from which on it is quicker to add up the votes of a seed first (about where the two meet).
+_SHARED = 4
+#: Largest table of seeds and buckets for it: 128 MiB per kind of vote.
+_MOST_CELLS = 1 << 24
+#: Hashes that are worked out at a time when reports are counted one by one.
+_WORDS = 1024
 
 
 @dataclass(frozen=True)
@@ -54,19 +60,45 @@ class Votes:
         return np.where((self.bucket == place) | (self.bucket < 0), self.values[:, 0], 0)
 
 
+#: Seeds of some reports, and what they vote for.
+Lot = tuple[UInt64s, tuple[Votes, ...]]
+
+
+@kernel
+def _add_votes(sums: Any, seeds: Any, bucket: Any, values: Any) -> None:
+    """sums[seed, j] += the report's vote for bucket j."""
+    for i in range(len(seeds)):
+        if bucket[i] < 0:
+            for j in range(values.shape[1]):
+                sums[seeds[i], j] += values[i, j]
+        else:
+            sums[seeds[i], bucket[i]] += values[i, 0]
+
+
+@kernel
+def _hash_seeds(salt: Any, seeds: Any, key: Any, words: Any) -> None:
+    """Hash one key under many seeds: a loop of its own, which the compiler turns into vector instructions."""
+    for i in range(len(seeds)):
+        words[i] = siphash_word(salt, seeds[i], key)
+
+
 @kernel
 def _tally_prf(
     salt: Any, seeds: Any, ids: Any, buckets: Any, signed: bool, bucket: Any, values: Any, totals: Any
 ) -> None:
     """Add every report's vote for every key."""
+    words = np.zeros(_WORDS, dtype=np.uint64)
     for key in range(len(ids)):
         total = 0
-        for i in range(len(seeds)):
-            word = siphash_word(salt, seeds[i], ids[key])
-            place = np.int64(((word & 0xFFFFFFFF) * buckets) >> 32)
-            chosen = place if bucket[i] < 0 else 0
-            vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
-            total += -vote if signed and word >> 63 else vote
+        for start in range(0, len(seeds), _WORDS):
+            stop = min(start + _WORDS, len(seeds))
+            _hash_seeds(salt, seeds[start:stop], ids[key], words)
+            for i in range(start, stop):
+                word = words[i - start]
+                place = np.int64(((word & 0xFFFFFFFF) * buckets) >> 32)
+                chosen = place if bucket[i] < 0 else 0
+                vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
+                total += -vote if signed and word >> 63 else vote
         totals[key] += total
 
 
@@ -204,9 +236,38 @@ class Hashed(Mechanism):
             state.squares += sum(self._squares(v) for v in self._votes_of(reports))
         else:
             step = max(1, _CHUNK // self.buckets)
-            for start in range(0, len(reports), step):
-                self._scatter(state, keys, reports[start : start + step])
+            lots = (self._cast(state, reports[at : at + step]) for at in range(0, len(reports), step))
+            shared = len(reports) >= _SHARED << self.seed_bits
+            shared &= self.buckets << self.seed_bits <= _MOST_CELLS
+            for seeds, votes in self._by_seed(lots, step) if shared else lots:
+                self._scatter(state, keys, seeds, votes)
         state.count += len(reports)
+
+    def _cast(self, state: State, reports: UInt64s) -> Lot:
+        """Seeds and votes of reports; the squares of the votes are noted in the state."""
+        votes = self._votes_of(reports)
+        state.squares += sum(self._squares(v) for v in votes)
+        return np.ascontiguousarray(reports[:, 0]), votes
+
+    def _by_seed(self, lots: Iterable[Lot], step: int) -> Iterator[Lot]:
+        """The same votes with those of one seed added up: one scatter per seed instead of one per report."""
+        sums = np.zeros((self.channels, 1 << self.seed_bits, self.buckets), dtype=np.int64)
+        signed = [False] * self.channels
+        for seeds, votes in lots:
+            for channel, vote in enumerate(votes):
+                signed[channel] = vote.signed
+                if use_compiled(len(seeds)):
+                    values = np.ascontiguousarray(vote.values)
+                    _add_votes.compiled()(sums[channel], seeds.astype(np.int64), vote.bucket, values)
+                elif vote.values.shape[1] == self.buckets > 1:
+                    np.add.at(sums[channel], seeds, vote.values)
+                else:
+                    np.add.at(sums[channel], (seeds, np.maximum(vote.bucket, 0)), vote.values[:, 0])
+        for start in range(0, sums.shape[1], step):
+            seeds = np.arange(start, min(start + step, sums.shape[1]), dtype=np.uint64)
+            everywhere = np.full(len(seeds), -1, dtype=np.int64)
+            parts = zip(signed, sums[:, start : start + step], strict=True)
+            yield seeds, tuple(Votes(side, everywhere, part) for side, part in parts)
 
     def _votes_of(self, reports: UInt64s) -> tuple[Votes, ...]:
         return self.votes(reports[:, 1:].astype(np.int64))
@@ -214,16 +275,14 @@ class Hashed(Mechanism):
     def _squares(self, votes: Votes) -> int:
         return int((votes.values**2).sum())
 
-    def _scatter(self, state: State, keys: Keys, reports: UInt64s) -> None:
+    def _scatter(self, state: State, keys: Keys, seeds: UInt64s, votes: tuple[Votes, ...]) -> None:
         from hubbub.server.walsh import scatter
 
-        seeds = np.ascontiguousarray(reports[:, 0])
         rows = seed_rows(keys, seeds, bucket_bits(self.buckets)).astype(np.int64)
         shift = cohort_of(keys, seeds).astype(np.int64) << keys.bits
-        for channel, votes in enumerate(self._votes_of(reports)):
-            base = shift | rows[:, 0] if votes.signed else shift
-            scatter(state.totals[channel].reshape(-1), base, rows[:, 1:], votes.bucket, votes.values)
-            state.squares += self._squares(votes)
+        for channel, vote in enumerate(votes):
+            base = shift | rows[:, 0] if vote.signed else shift
+            scatter(state.totals[channel].reshape(-1), base, rows[:, 1:], vote.bucket, vote.values)
 
     def tally(self, state: State, keys: Keys, ids: UInt64s) -> Int64s:
         """The sum of all votes for each key, per channel: exact integers [channels, keys]."""

@@ -18,6 +18,9 @@ from hubbub.errors import Refused
 UInt64s = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 
+#: Reports that are unpacked at a time: few enough to stay in the processor's cache.
+_BLOCK = 1 << 14
+
 
 @dataclass(frozen=True)
 class Field:
@@ -74,20 +77,28 @@ class Layout:
                 f"{len(raw)} bytes are not a whole number of reports of {self.width} bytes: "
                 "the data is truncated or belongs to another task."
             )
-        bits = np.unpackbits(raw.reshape(-1, self.width), axis=1, bitorder="little")
-        reports = np.zeros((len(bits), len(self.fields)), dtype=np.uint64)
-        reasons = np.zeros(len(bits), dtype=np.int64)
+        rows = raw.reshape(-1, self.width)
+        reports = np.empty((len(rows), len(self.fields)), dtype=np.uint64)
+        reasons = np.zeros(len(rows), dtype=np.int64)
+        for start in range(0, len(rows), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            self._unpack_block(rows[part], reports[part], reasons[part])
+        return reports, reasons
+
+    def _unpack_block(self, rows: Bytes, reports: UInt64s, reasons: NDArray[np.int64]) -> None:
+        """Fill `reports` and `reasons` from rows of bytes, read as 64-bit words: a field lies in one or two of them."""
+        padded = np.zeros((len(rows), (self.width + 7) // 8 * 8), dtype=np.uint8)
+        padded[:, : self.width] = rows
+        words = padded.view("<u8")
         start = 0
         for column, field in enumerate(self.fields):
-            wide = np.zeros((len(bits), 64), dtype=np.uint8)
-            wide[:, : field.bits] = bits[:, start : start + field.bits]
-            reports[:, column] = np.packbits(wide, axis=1, bitorder="little").view("<u8")[:, 0]
+            number = _bits(words, start, field.bits)
+            reports[:, column] = number
             if field.limit < 1 << field.bits:
-                reasons[reports[:, column] >= np.uint64(field.limit)] = column + 1
+                reasons[number >= np.uint64(field.limit)] = column + 1
             start += field.bits
-        if start < bits.shape[1]:
-            reasons[bits[:, start:].any(axis=1)] = len(self.fields) + 1
-        return reports, reasons
+        if start < 8 * self.width:
+            reasons[_bits(words, start, 8 * self.width - start) != 0] = len(self.fields) + 1
 
     def reason(self, code: int) -> str:
         """What a reason code of `unpack_each` means."""
@@ -95,3 +106,14 @@ class Layout:
             return "filler bits after the last field are set"
         field = self.fields[code - 1]
         return f"{field.name} is not below {field.limit}"
+
+
+def _bits(words: UInt64s, start: int, count: int) -> UInt64s:
+    """`count` bits (at most 64) of each row of little-endian words, from bit `start` on."""
+    if count == 0:
+        return np.zeros(len(words), dtype=np.uint64)
+    place, shift = divmod(start, 64)
+    found = words[:, place] >> np.uint64(shift)
+    if shift + count > 64:
+        found = found | (words[:, place + 1] << np.uint64(64 - shift))
+    return found & np.uint64((1 << count) - 1)

@@ -1,8 +1,14 @@
-"""Report bytes into a state: the one kernel that files, services and engines share."""
+"""Report bytes into a state: the one kernel that files, services and engines share.
+
+`aggregate` is for bytes that must be right: all of them count, or none. `Fold` is for lots from many hands: what
+is not a report is set aside with the reason, the rest counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +16,16 @@ from numpy.typing import NDArray
 from hubbub.server.state import State
 from hubbub.task import Task
 
-#: Reports that are unpacked at a time.
-_CHUNK = 1 << 18
+Bytes = NDArray[np.uint8]
+Int64s = NDArray[np.int64]
+
+#: Reports that are unpacked and absorbed at a time: enough for many to share a seed (see `hubbub.hashed`).
+_CHUNK = 1 << 22
 
 
 def aggregate(
     task: Task,
-    packed: bytes | NDArray[np.uint8],
+    packed: bytes | Bytes,
     state: State | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> State:
@@ -32,3 +41,122 @@ def aggregate(
         mechanism.absorb(total, task.keys, layout.unpack(part))
         progress(len(part))
     return total if state is None else state.merge(total)
+
+
+def merge_into(total: State, part: State) -> None:
+    """Add a state of the same task to `total`, in place. Kept reports are sorted when the state is saved."""
+    total.totals += part.totals
+    total.reports = np.concatenate([total.reports, part.reports])
+    total.count += part.count
+    total.squares += part.squares
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """What one source had that was not counted, for one reason: rows, and places of reports within their rows.
+
+    Place -1 stands for the whole row.
+    """
+
+    source: str
+    reason: str
+    rows: Int64s
+    places: Int64s
+
+
+def count_reasons(rejected: Iterable[Rejected]) -> dict[str, int]:
+    """How often each reason was met."""
+    counts: Counter[str] = Counter()
+    for lot in rejected:
+        counts[lot.reason] += len(lot.rows)
+    return dict(sorted(counts.items()))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of whole reports that wait to be absorbed: row `numbers[i]` has `counts[i]` of the reports in `data`."""
+
+    source: str
+    numbers: Int64s
+    counts: Int64s
+    data: Bytes
+
+
+class Fold:
+    """Adds up rows of reports of one task, each row some whole reports one after another.
+
+    Every row is either counted or set aside, and every report of a counted row, too: after `finish`, the state's
+    count and the rejected reports together are all there were. The state does not depend on how reports are
+    spread over rows and calls.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.state = task.mechanism.empty(task.keys)
+        self.rejected: list[Rejected] = []
+        self._waiting: list[_Rows] = []
+        self._size = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the state and of the reports that wait to be absorbed."""
+        waiting = self._size * self.task.mechanism.layout.width
+        return self.state.totals.nbytes + self.state.reports.nbytes + waiting
+
+    def add(self, source: str, numbers: Int64s, data: Bytes, bounds: Int64s) -> None:
+        """Take rows: row `numbers[i]` of `source` holds the bytes data[bounds[i] : bounds[i + 1]]."""
+        width = self.task.mechanism.layout.width
+        lengths = np.diff(bounds)
+        whole = lengths % width == 0
+        if not whole.all():
+            self.set_aside(
+                source, f"the row is not a whole number of reports of {width} bytes", numbers[~whole]
+            )
+            data = data[np.repeat(whole, lengths)]
+            numbers, lengths = numbers[whole], lengths[whole]
+        self._waiting.append(_Rows(source, numbers, lengths // width, data))
+        self._size += len(data) // width
+        if self._size >= _CHUNK:
+            self._absorb()
+
+    def set_aside(self, source: str, reason: str, rows: Int64s, places: Int64s | None = None) -> None:
+        """Note rows, or reports within rows, that do not count."""
+        if len(rows):
+            where = np.full(len(rows), -1, dtype=np.int64) if places is None else places
+            self.rejected.append(Rejected(source, reason, rows, where))
+
+    def finish(self) -> State:
+        """The state of all rows so far."""
+        self._absorb()
+        return self.state
+
+    def _absorb(self) -> None:
+        waiting, size = self._waiting, self._size
+        self._waiting, self._size = [], 0
+        if size == 0:
+            return
+        mechanism, layout = self.task.mechanism, self.task.mechanism.layout
+        reports = np.concatenate([lot.data for lot in waiting]).reshape(-1, layout.width)
+        places, codes = [], []
+        for start in range(0, len(reports), _CHUNK):
+            numbers, reasons = layout.unpack_each(reports[start : start + _CHUNK])
+            bad = np.flatnonzero(reasons)
+            places.append(start + bad)
+            codes.append(reasons[bad])
+            mechanism.absorb(self.state, self.task.keys, numbers[reasons == 0] if len(bad) else numbers)
+        self._note(waiting, np.concatenate(places), np.concatenate(codes))
+
+    def _note(self, waiting: list[_Rows], places: Int64s, codes: Int64s) -> None:
+        """Set aside the reports at these places of what was waiting, for the reasons that these codes mean."""
+        first = 0
+        for lot in waiting:
+            ends = first + np.cumsum(lot.counts)
+            last = int(ends[-1]) if len(ends) else first
+            inside = slice(*np.searchsorted(places, [first, last]))
+            row = np.searchsorted(ends, places[inside], side="right")
+            within = places[inside] - (ends - lot.counts)[row]
+            for code in np.unique(codes[inside]).tolist():
+                these = codes[inside] == code
+                reason = self.task.mechanism.layout.reason(code)
+                self.set_aside(lot.source, reason, lot.numbers[row[these]], within[these])
+            first = last

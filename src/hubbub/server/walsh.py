@@ -9,7 +9,7 @@ carry the key's random sign, every index is shifted by r_0 and the public sign i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from hubbub.kernel import kernel, numba_available
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
+#: Exact integers, or reals.
+Number = TypeVar("Number", np.int64, np.float64)
 
 #: Largest array for which the compiler is not worth starting.
 _SMALL = 1 << 15
@@ -36,8 +38,8 @@ def _butterflies(data: Any) -> None:
         half *= 2
 
 
-def transform(data: Int64s) -> Int64s:
-    """The Walsh-Hadamard transform of an array whose length is a power of two; exact integers."""
+def transform(data: NDArray[Number]) -> NDArray[Number]:
+    """The Walsh-Hadamard transform of an array whose length is a power of two; integers stay exact."""
     result = data.copy()
     if len(data) > _SMALL and numba_available():
         _butterflies.compiled()(result)
@@ -45,7 +47,7 @@ def transform(data: Int64s) -> Int64s:
     return transform_rows(result.reshape(1, -1)).reshape(-1)
 
 
-def transform_rows(rows: Int64s) -> Int64s:
+def transform_rows(rows: NDArray[Number]) -> NDArray[Number]:
     """The same for every row of a matrix."""
     count, size = rows.shape
     half = 1

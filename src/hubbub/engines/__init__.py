@@ -1,0 +1,1 @@
+"""The same aggregation where the reports are: Parquet files on one machine, and Spark."""

@@ -1,0 +1,129 @@
+"""What an unfinished run has done so far: the file that lets it go on where it was.
+
+A zip archive, written whole or not at all: `about.json` (the task's digest, the files as they were, the row groups
+that are counted), `state` (their sum) and `rejected.json` (what they had that was set aside). The three
+always belong together, so nothing is counted twice or lost, whenever the run ended.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from hubbub.envelope import read_file, write_atomic
+from hubbub.errors import Refused
+from hubbub.server.fold import Rejected, merge_into
+from hubbub.server.state import State
+from hubbub.task import Task
+
+#: Path, size and time of last change of a file.
+Fingerprint = tuple[str, int, int]
+#: A file and the number of one of its row groups.
+GroupKey = tuple[str, int]
+
+_FORMAT = 1
+#: Seconds between two writes, at least; and how much longer than a write itself.
+_PAUSE, _SHARE = 1.0, 10.0
+
+
+class Manifest:
+    """The sum so far and what is in it, in memory and (if there is a path) on disk.
+
+    As a context manager it writes what is missing when the run is interrupted.
+    """
+
+    def __init__(self, path: Path | None, task: Task, files: list[Fingerprint]) -> None:
+        self.path, self.task, self.files = path, task, files
+        self.state: State = task.mechanism.empty(task.keys)
+        self.done: set[GroupKey] = set()
+        self.rejected: list[Rejected] = []
+        self.resumed = 0
+        self._unwritten = False
+        self._next = time.monotonic() + _PAUSE
+
+    @classmethod
+    def open(cls, path: str | Path | None, task: Task, files: list[Fingerprint]) -> Manifest:
+        """The manifest in a file, or an empty one; refused if files or task are not the same as then."""
+        manifest = cls(Path(path) if path else None, task, files)
+        if manifest.path is not None and manifest.path.exists():
+            manifest._load(read_file(manifest.path))
+        return manifest
+
+    def add(self, groups: Iterable[GroupKey], state: State, rejected: list[Rejected]) -> None:
+        """Count row groups."""
+        self._unwritten = True
+        merge_into(self.state, state)
+        self.rejected += rejected
+        self.done.update(groups)
+        if time.monotonic() >= self._next:
+            self._write()
+
+    def __enter__(self) -> Manifest:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if problem is not None:
+            self._write()
+
+    def _write(self) -> None:
+        if self.path is None or not self._unwritten:
+            return
+        start = time.monotonic()
+        about = {
+            "format": _FORMAT,
+            "digest": self.task.digest.hex(),
+            "files": self.files,
+            "done": sorted(self.done),
+        }
+        rejected = [[r.source, r.reason, r.rows.tolist(), r.places.tolist()] for r in self.rejected]
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("about.json", json.dumps(about))
+            archive.writestr("rejected.json", json.dumps(rejected))
+            archive.writestr("state", self.state.to_bytes())
+        write_atomic(self.path, buffer.getvalue())
+        self._unwritten = False
+        self._next = time.monotonic() + max(_PAUSE, _SHARE * (time.monotonic() - start))
+
+    def _load(self, data: bytes) -> None:
+        about, rejected, payload = self._parts(data)
+        advice = f"name the same files, or delete {self.path} to begin anew."
+        if about["digest"] != self.task.digest.hex():
+            raise Refused(f"{self.path} was left by a run for another task; delete it to begin anew.")
+        before = [tuple(file) for file in about["files"]]
+        if [file[0] for file in before] != [file[0] for file in self.files]:
+            raise Refused(f"{self.path} was left by an unfinished run over other files; {advice}")
+        for then, now in zip(before, self.files, strict=True):
+            if then != now:
+                raise Refused(
+                    f"{now[0]} has changed since the unfinished run that left {self.path}; delete that to begin anew."
+                )
+        self.done = {(path, group) for path, group in about["done"]}
+        self.resumed = len({path for path, _ in self.done})
+        self.state = self.state.load(payload)
+        self.rejected = [
+            Rejected(source, reason, np.array(rows, dtype=np.int64), np.array(places, dtype=np.int64))
+            for source, reason, rows, places in rejected
+        ]
+
+    def _parts(self, data: bytes) -> tuple[dict[str, Any], list[Any], bytes]:
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                about, rejected = (json.loads(archive.read(name)) for name in ("about.json", "rejected.json"))
+                if about["format"] != _FORMAT:
+                    raise ValueError(f"format {about['format']}")
+                return about, rejected, archive.read("state")
+        except (zipfile.BadZipFile, ValueError, KeyError, TypeError) as problem:
+            raise Refused(
+                f"{self.path} is not the manifest of an unfinished run ({problem}); delete it to begin anew."
+            ) from None
