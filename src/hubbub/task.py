@@ -48,6 +48,12 @@ class Task(BaseModel):
     )
     reports_per_period: int = Field(default=1, ge=1, le=1000, description="fresh reports in one period")
     minimum_reports: int = Field(default=0, ge=0, description="no estimates below this many reports")
+    precision: Literal["minute", "hour", "day"] = Field(
+        default="hour", description="how exactly the collector keeps times of arrival"
+    )
+    keep_reports: bool = Field(
+        default=True, description="whether the collector keeps reports that are in its state"
+    )
     keys: Keys
     mechanism: SerializeAsAny[Mechanism]
 

@@ -1,0 +1,95 @@
+"""hubbub serve"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hubbub.cli._common import EXISTING, json_option, say
+
+if TYPE_CHECKING:
+    from hubbub.collect.tokens import Tokens
+
+
+@click.command()
+@click.argument("tasks", type=EXISTING, nargs=-1)
+@click.option(
+    "--store",
+    default="sqlite:///hubbub.db",
+    show_default=True,
+    envvar="HUBBUB_STORE",
+    show_envvar=True,
+    help="Where reports are kept: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
+)
+@click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--demo", is_flag=True, help="Make up a task and a crowd of devices, and collect from them.")
+@json_option
+def command(
+    tasks: tuple[Path, ...], store: str, host: str, port: int, processes: int, demo: bool, as_json: bool
+) -> None:
+    """Collect reports over HTTP and show estimates on a dashboard.
+
+    On a fresh store it makes an upload token for devices and an analyst token for you, and shows them once.
+    """
+    from hubbub.errors import Refused, optional
+
+    optional("fastapi", "serve")
+    if demo:
+        from hubbub.collect.demo import run_demo
+
+        if tasks:
+            raise Refused("The demo makes up its own task; leave out the task files.")
+        run_demo(host, port, as_json)
+        return
+    if not tasks:
+        raise Refused("Name the task files to collect for, or try --demo.")
+    from hubbub.collect.running import Plan, address, listen, run, run_many
+    from hubbub.collect.settings import Settings
+    from hubbub.collect.store import Store
+    from hubbub.collect.tokens import Tokens
+    from hubbub.task import Task
+
+    plan = Plan(store, [Task.load(path) for path in tasks], Settings())
+    if len({task.digest for task in plan.tasks}) < len(tasks):
+        raise Refused("A task is named twice.")
+    with closing(Store(store)) as opened:
+        if processes > 1 and opened.embedded:
+            raise Refused("Several processes need PostgreSQL: --store postgresql://...")
+        fresh = first_tokens(Tokens(opened))
+    sock = listen(host, port)
+    data: dict[str, Any] = {
+        "address": address(sock),
+        "tasks": [{"name": task.name, "digest": task.digest.hex()} for task in plan.tasks],
+        "tokens": fresh,
+    }
+    say(as_json, data, lambda: _show(data))
+    run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
+
+
+def first_tokens(tokens: Tokens) -> dict[str, str]:
+    """An upload and an analyst token if the store has no tokens at all yet."""
+    if tokens.all():
+        return {}
+    label = "made at first start"
+    return {"upload": tokens.new("upload", label), "analyst": tokens.new("analyst", label)}
+
+
+def _show(data: dict[str, Any]) -> None:
+    for task in data["tasks"]:
+        click.echo(f"task       {task['name']} ({task['digest']})")
+    click.echo(f"address    {data['address']}")
+    if data["tokens"]:
+        click.echo("tokens     shown this once; hubbub token makes more")
+        click.echo(f"  devices  {data['tokens']['upload']}")
+        click.echo(f"  you      {data['tokens']['analyst']}")
+        click.echo(f"dashboard  {data['address']}/login#{data['tokens']['analyst']}")
+    else:
+        click.echo(f"dashboard  {data['address']}/")
+    click.echo("Ctrl-C ends it; everything acknowledged is on disk.")

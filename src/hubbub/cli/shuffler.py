@@ -1,0 +1,76 @@
+"""hubbub shuffler"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hubbub.cli._common import EXISTING, json_option, say
+
+
+@click.command()
+@click.argument("tasks", type=EXISTING, nargs=-1, required=True)
+@click.option("--collector", required=True, metavar="URL", help="Where mixed crowds go.")
+@click.option(
+    "--token",
+    envvar="HUBBUB_SHUFFLER_TOKEN",
+    required=True,
+    help="The collector's token for shufflers [env: HUBBUB_SHUFFLER_TOKEN].",
+)
+@click.option(
+    "--upload-token",
+    envvar="HUBBUB_UPLOAD_TOKEN",
+    required=True,
+    help="The token that devices must show [env: HUBBUB_UPLOAD_TOKEN].",
+)
+@click.option(
+    "--crowd",
+    type=click.IntRange(min=2),
+    default=1000,
+    show_default=True,
+    help="Reports that leave together at least; a task's minimum_reports can ask for more.",
+)
+@click.option(
+    "--store",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="shuffler.db",
+    show_default=True,
+    help="Where sealed reports wait.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=8701, show_default=True)
+@json_option
+def command(
+    tasks: tuple[Path, ...],
+    collector: str,
+    token: str,
+    upload_token: str,
+    crowd: int,
+    store: Path,
+    host: str,
+    port: int,
+    as_json: bool,
+) -> None:
+    """Mix sealed reports in crowds and pass them on, without being able to read them.
+
+    Devices seal reports for the collector's public key and send them here. Run it where the collector's people
+    have no access: the two together could tell whose report is whose.
+    """
+    from hubbub.errors import optional
+    from hubbub.task import Task
+
+    optional("uvicorn", "serve")
+    optional("starlette", "serve")
+    from hubbub.collect.running import address, listen, run_app
+    from hubbub.collect.shuffler import Mixer, Shuffler, create_shuffler_app
+
+    loaded = [Task.load(path) for path in tasks]
+    shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_token, crowd)
+    sock = listen(host, port)
+    data = {"url": address(sock), "collector": collector}
+    crowds = {task.digest.hex(): shuffler.least(task) for task in loaded}
+    lines = [f"{task.name}: crowds of {shuffler.least(task):,} reports or more" for task in loaded]
+    text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines])
+    say(as_json, {**data, "crowds": crowds}, text)
+    run_app(create_shuffler_app(shuffler), sock)

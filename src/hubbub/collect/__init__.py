@@ -1,0 +1,1 @@
+"""The collection service: devices send, a dashboard shows, nothing acknowledged is lost."""

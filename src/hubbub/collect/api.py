@@ -1,0 +1,337 @@
+"""The HTTP service: uploads, readings, health, and the dashboard's pages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.background import BackgroundTask
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hubbub import __version__
+from hubbub.collect.dashboard import router as dashboard
+from hubbub.collect.describe import add_uploads
+from hubbub.collect.export import write_parquet
+from hubbub.collect.folding import Damaged
+from hubbub.collect.ingest import Uploads
+from hubbub.collect.problems import Problem, busy, unauthorized
+from hubbub.collect.service import Service, Withheld
+from hubbub.collect.settings import Settings
+from hubbub.collect.store import Store, Unavailable
+from hubbub.collect.tokens import Role, allows
+from hubbub.errors import Refused
+from hubbub.mechanism import Quantity
+from hubbub.task import Task
+
+_log = logging.getLogger("hubbub.api")
+
+#: Sent with every answer. Pages run their own scripts only, and nobody may frame them.
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'; object-src 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = None) -> FastAPI:
+    """The service as an ASGI application. It lives as long as the store is open."""
+    service = Service(store, tasks, settings or Settings())
+    app = FastAPI(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
+    common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
+    app.router.routes += [
+        Route("/v1/tasks/{task}/reports", Uploads(*common), methods=["POST"]),
+        Route("/v1/tasks/{task}/shuffled", Uploads(*common, service.keys), methods=["POST"]),
+    ]
+    app.include_router(_reading)
+    app.include_router(dashboard)
+    app.add_middleware(_Outermost)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    plain_openapi = app.openapi
+    app.openapi = lambda: add_uploads(plain_openapi())  # type: ignore[method-assign]
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Fold and look for new tokens in the background; at the end, write what is queued."""
+    service: Service = app.state.service
+    service.folder.start(service.settings.fold_every)
+    ended = threading.Event()
+    watch = threading.Thread(target=_watch_tokens, args=(service, ended), name="hubbub-tokens", daemon=True)
+    watch.start()
+    _log.info("collecting %d tasks", len(service.tasks()))
+    yield
+    ended.set()
+    await asyncio.to_thread(service.close)
+    _log.info("stopped")
+
+
+def _watch_tokens(service: Service, ended: threading.Event) -> None:
+    while not ended.wait(1):
+        try:
+            service.tokens.refresh()
+        except Unavailable as problem:
+            _log.error("the store does not answer: %s", problem)
+
+
+class _Outermost:
+    """Security headers on every answer, and a plain answer for mistakes of ours."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def send_safely(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_safely)
+        except Exception:
+            _log.exception("a request failed")
+            if started:
+                raise
+            problem = Problem(
+                500, "our mistake", "Something is wrong here; the log of the service says what."
+            )
+            await problem.response()(scope, receive, send_safely)
+
+
+async def _problem(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    return problem.response()
+
+
+async def _refused(_: Request, problem: Exception) -> Response:
+    return Problem(422, "refused", str(problem)).response()
+
+
+async def _withheld(_: Request, problem: Exception) -> Response:
+    return Problem(403, "withheld", str(problem)).response()
+
+
+async def _unavailable(_: Request, problem: Exception) -> Response:
+    return busy(503, "The store does not answer now: ask again later.").response()
+
+
+async def _damaged(_: Request, problem: Exception) -> Response:
+    return Problem(503, "damaged", str(problem)).response()
+
+
+async def _invalid(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, RequestValidationError)
+    first = problem.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:])
+    return Problem(422, "not understood", f"{where}: {first['msg']}.").response()
+
+
+async def _http(_: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    headers = dict(problem.headers) if problem.headers else None
+    return Problem(problem.status_code, str(problem.detail).lower(), f"{problem.detail}.", headers).response()
+
+
+_HANDLERS: dict[type[Exception], Any] = {
+    Problem: _problem,
+    Withheld: _withheld,
+    Refused: _refused,
+    Unavailable: _unavailable,
+    Damaged: _damaged,
+    RequestValidationError: _invalid,
+    HTTPException: _http,
+}
+
+
+# Reading
+
+_reading = APIRouter()
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def _task(request: Request, task: str) -> Task:
+    found = _service(request).by_digest.get(task)
+    if found is None:
+        raise Problem(404, "no such task", "No task with this digest is collected here.")
+    return found
+
+
+def _needs(*roles: Role) -> Any:
+    """A dependency that lets only these roles pass."""
+
+    def check(request: Request) -> None:
+        role = _service(request).role_of(request)
+        if not allows(role, *roles):
+            raise unauthorized(role is not None)
+
+    return Depends(check)
+
+
+def _file(*media: str) -> dict[str, Any]:
+    """The description of a route that answers with a file."""
+    return {"response_class": Response, "responses": {200: {"content": {name: {} for name in media}}}}
+
+
+_ANALYST = [_needs("analyst")]
+_PARQUET = "application/vnd.apache.parquet"
+TheService = Annotated[Service, Depends(_service)]
+TheTask = Annotated[Task, Depends(_task)]
+Keys = Annotated[list[str] | None, Query(max_length=1000, description="Keys to look up.")]
+Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals.")]
+
+
+@_reading.get("/v1/tasks", dependencies=_ANALYST)
+def list_tasks(service: TheService) -> dict[str, Any]:
+    """All tasks, without their task files."""
+    rows = [service.overview(task) for task in service.tasks()]
+    return {"tasks": [{key: value for key, value in row.items() if key != "toml"} for row in rows]}
+
+
+@_reading.get("/v1/tasks/{task}", dependencies=_ANALYST)
+def show_task(service: TheService, task: TheTask) -> dict[str, Any]:
+    """One task, what has arrived for it, and its guarantee."""
+    return service.overview(task)
+
+
+@_reading.get("/v1/tasks/{task}/estimates", dependencies=_ANALYST)
+def show_estimates(
+    service: TheService,
+    task: TheTask,
+    keys: Keys = None,
+    top: Annotated[int, Query(ge=1, le=10_000, description="How many keys, if none are named.")] = 20,
+    level: Level = 0.95,
+    quantity: Quantity | None = None,
+    simultaneous: bool = False,
+) -> dict[str, Any]:
+    """Estimates with error bars: of the named keys, or of those that stand out most."""
+    found = service.estimates(task, keys, top, level, quantity, simultaneous)
+    return {**found.about(), "estimates": found.rows()}
+
+
+@_reading.get(
+    "/v1/tasks/{task}/estimates.{form}", dependencies=_ANALYST, **_file("text/csv", "application/json")
+)
+def save_estimates(
+    service: TheService,
+    task: TheTask,
+    form: str,
+    keys: Keys = None,
+    level: Level = 0.95,
+    quantity: Quantity | None = None,
+    simultaneous: bool = False,
+) -> Response:
+    """Estimates of the named keys, or of all, as a file: csv or json."""
+    media = {"csv": "text/csv; charset=utf-8", "json": "application/json"}.get(form)
+    if media is None:
+        raise Problem(404, "no such file", "Estimates come as estimates.csv and estimates.json.")
+    found = service.estimates(task, keys, None, level, quantity, simultaneous)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"estimates.{form}"
+        found.save(path)
+        return Response(path.read_bytes(), media_type=media, headers=_attachment(path.name))
+
+
+@_reading.get("/v1/tasks/{task}/history", dependencies=_ANALYST)
+def show_history(
+    service: TheService,
+    task: TheTask,
+    keys: Annotated[list[str] | None, Query(max_length=50, description="Keys to follow.")] = None,
+    level: Level = 0.95,
+    quantity: Quantity | None = None,
+) -> dict[str, Any]:
+    """Reports by period of arrival, and estimates of named keys over time."""
+    return service.history(task, keys or (), level, quantity)
+
+
+@_reading.get("/v1/tasks/{task}/state", dependencies=_ANALYST, **_file("application/octet-stream"))
+def download_state(service: TheService, task: TheTask) -> Response:
+    """The state file: the sum of all reports."""
+    data = service.state_file(task)
+    return Response(data, media_type="application/octet-stream", headers=_attachment("state.hubbub"))
+
+
+@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=[_needs("admin")], **_file(_PARQUET))
+def download_reports(service: TheService, task: TheTask) -> Response:
+    """All kept reports as a Parquet file, one row per batch."""
+    if not task.keep_reports:
+        raise Problem(409, "not kept", "The reports of this task are dropped once they are in the state.")
+    with tempfile.NamedTemporaryFile(prefix="hubbub-", suffix=".parquet", delete=False) as file:
+        path = Path(file.name)
+    try:
+        write_parquet(path, task, service.store.kept(task.digest.hex()))
+    except BaseException:
+        path.unlink()
+        raise
+    return FileResponse(
+        path,
+        media_type=_PARQUET,
+        headers=_attachment("reports.parquet"),
+        background=BackgroundTask(path.unlink, missing_ok=True),
+    )
+
+
+def _attachment(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
+
+
+@_reading.get("/v1/key")
+def public_key(service: TheService) -> dict[str, str]:
+    """The public key to which devices seal reports that go through a shuffler."""
+    return {"key": service.keys.public.hex()}
+
+
+# Health
+
+
+@_reading.get("/healthz")
+async def healthy() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "alive"}
+
+
+@_reading.get("/readyz")
+def ready(service: TheService) -> JSONResponse:
+    """The store answers and every state is sound."""
+    for task in service.tasks():
+        service.folder.fold(task)
+    service.store.ping()
+    return JSONResponse({"status": "ready"})
+
+
+@_reading.get("/metrics", response_class=PlainTextResponse)
+async def metrics(service: TheService) -> PlainTextResponse:
+    """Counters for Prometheus."""
+    text = service.metrics.text(len(service.writer))
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

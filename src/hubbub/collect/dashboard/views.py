@@ -1,0 +1,200 @@
+"""What a task's page shows: numbers as text, and where on the drawing they lie."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.errors import Refused
+from hubbub.estimates import MEANINGS, Estimate
+from hubbub.mechanism import Quantity
+from hubbub.task import Task
+
+if TYPE_CHECKING:
+    from hubbub.collect.service import Service
+
+#: Keys in the list, keys that are followed over time, and keys that a browser suggests while one types.
+_TOP, _FOLLOWED, _SUGGESTED = 20, 3, 2000
+_LEVEL = 0.95
+_TITLES = {"frequency": "Share of users", "mean": "Mean", "conditional": "Mean among holders"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A common axis: from values to percent of the drawing's width."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, shown: Sequence[Estimate]) -> Scale:
+        """Room for all intervals and for 0, and a little more."""
+        low = min(0.0, *(float(found.low.min()) for found in shown))
+        high = max(0.0, *(float(found.high.max()) for found in shown))
+        margin = 0.03 * (high - low) or 1.0
+        return cls(low - margin if low < 0 else 0.0, high + margin)
+
+    def place(self, value: float) -> float:
+        return round(100 * (value - self.low) / (self.high - self.low), 3)
+
+    def ticks(self) -> list[float]:
+        """Four to eight round numbers."""
+        rough = (self.high - self.low) / 5
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
+        first, last = math.ceil(self.low / step), math.floor(self.high / step)
+        return [number * step for number in range(first, last + 1)]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """How the values of a list are written: in percent or not, with the same number of decimals."""
+
+    percent: bool
+    decimals: int = 2
+
+    def for_errors(self, errors: NDArray[np.float64]) -> Unit:
+        """Two digits of the typical error: more would be noise."""
+        known = errors[np.isfinite(errors) & (errors > 0)]
+        typical = float(np.median(known)) * (100 if self.percent else 1) if len(known) else 1.0
+        return replace(self, decimals=min(max(1 - math.floor(math.log10(typical)), 0), 8))
+
+    def for_steps(self, step: float) -> Unit:
+        """As many decimals as marks on an axis need."""
+        step *= 100 if self.percent else 1
+        return replace(self, decimals=next((d for d in range(8) if math.isclose(step, round(step, d))), 8))
+
+    def text(self, value: float) -> str:
+        written = f"{100 * value if self.percent else value:.{self.decimals}f}"
+        if float(written) == 0:
+            written = written.removeprefix("-")
+        return written.replace("-", "−") + ("%" if self.percent else "")
+
+
+def task_view(service: Service, task: Task, asked: Sequence[str], quantity: str) -> dict[str, Any]:
+    """Everything on the page of a task."""
+    about = service.overview(task)
+    offered = task.mechanism.quantities
+    chosen: Quantity = next((name for name in offered if name == quantity), offered[0])
+    asked = list(dict.fromkeys(asked))
+    shown: dict[str, Any] = {
+        "about": about,
+        "quantities": [(name, _TITLES[name]) for name in offered],
+        "quantity": chosen,
+        "meaning": MEANINGS[chosen],
+        "level": f"{100 * _LEVEL:g}%",
+        "asked": asked,
+        "suggestions": [task.keys.name_of(place) for place in range(min(task.keys.count, _SUGGESTED))],
+        "unknown": "",
+        "closed": task.keys.kind == "closed",
+    }
+    if about["withheld"]:
+        return {**shown, **_over_time(service.history(task), (), Unit(False))}
+    known, shown["unknown"] = _known(task, asked)
+    return {**shown, **_estimates(service, task, known, chosen)}
+
+
+def _known(task: Task, asked: Sequence[str]) -> tuple[list[str], str]:
+    """The keys that the task can answer for, and a sentence about the first that it cannot."""
+    known, sentence = [], ""
+    for key in asked:
+        try:
+            task.keys.id_of(key)
+            known.append(key)
+        except Refused as problem:
+            sentence = sentence or str(problem)
+    return known, sentence
+
+
+def _estimates(service: Service, task: Task, asked: list[str], quantity: Quantity) -> dict[str, Any]:
+    unit = Unit(quantity == "frequency")
+    looked_up = service.estimates(task, asked, level=_LEVEL, quantity=quantity) if asked else None
+    top = None
+    if task.keys.kind == "closed":
+        top = service.estimates(task, None, _TOP, _LEVEL, quantity)
+        top = top.take(np.argsort(-top.value, kind="stable"))
+    lists = [found for found in (top, looked_up) if found is not None]
+    if not lists:
+        return {**_over_time(service.history(task), (), unit), "rows": [], "found": [], "ticks": []}
+    scale = Scale.around(lists) if quantity != "conditional" else Scale(task.low, task.high)
+    unit = unit.for_errors(np.concatenate([found.error for found in lists]))
+    # A key stands out if it would even as the luckiest of all keys that were looked through.
+    rows = _rows(top, scale, unit, task.keys.count) if top is not None else []
+    found = _rows(looked_up, scale, unit, len(asked)) if looked_up is not None else []
+    ticks = scale.ticks()
+    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
+    followed = asked[:_FOLLOWED] or [row["key"] for row in rows if not row["noise"]][:_FOLLOWED]
+    past = service.history(task, followed, _LEVEL, quantity)
+    return {
+        **_over_time(past, followed, unit),
+        "rows": rows,
+        "found": found,
+        "zero": scale.place(0.0) if scale.low <= 0 <= scale.high else None,
+        "ticks": [(scale.place(value), unit.for_steps(step).text(value)) for value in ticks],
+        "noisy": sum(row["noise"] for row in rows),
+        "floor": _floor(top, unit, task.keys.count) if top is not None and quantity != "conditional" else "",
+        "notes": list(lists[0].notes),
+    }
+
+
+def _needed(keys: int) -> float:
+    """Standard errors by which a key must differ from 0 to stand out among this many (Bonferroni)."""
+    return -NormalDist().inv_cdf((1 - _LEVEL) / 2 / max(keys, 1))
+
+
+def _floor(found: Estimate, unit: Unit, keys: int) -> str:
+    """The value from which on a rare key stands out."""
+    return unit.text(_needed(keys) * float(found.error.min()))
+
+
+def _rows(found: Estimate, scale: Scale, unit: Unit, keys: int) -> list[dict[str, Any]]:
+    needed = _needed(keys)
+    rows = []
+    for row, strength in zip(found.rows(), found.significance.tolist(), strict=True):
+        written = {name: unit.text(row[name]) for name in ("low", "value", "high")}
+        rows.append(
+            {
+                "key": row["key"],
+                **written,
+                "error": "?" if row["error"] is None else unit.text(row["error"]),
+                "noise": bool(row["flagged"] or strength < needed),
+                "at": scale.place(row["value"]),
+                "from": scale.place(row["low"]),
+                "to": scale.place(row["high"]),
+            }
+        )
+    return rows
+
+
+def _over_time(past: dict[str, Any], followed: Sequence[str], unit: Unit) -> dict[str, Any]:
+    """What the charts draw, as numbers for the script and as a table for everybody."""
+    periods = past["periods"]
+    series = [
+        {
+            "key": key,
+            **{name: [point[name] for point in past["estimates"][key]] for name in ("value", "low", "high")},
+        }
+        for key in followed
+    ]
+    times = [_seconds(point["period"]) for point in past["estimates"][followed[0]]] if followed else []
+    charts = {
+        "percent": unit.percent,
+        "decimals": unit.decimals,
+        "times": times,
+        "series": series,
+        "arrived": [[_seconds(row["period"]) for row in periods], [row["reports"] for row in periods]],
+        "step": {"minute": 60, "hour": 3600, "day": 86400}[past["precision"]],
+    }
+    return {"charts": json.dumps(charts), "latest": periods[-8:], "precision": past["precision"]}
+
+
+def _seconds(moment: str) -> int:
+    return int(datetime.datetime.fromisoformat(moment).timestamp())

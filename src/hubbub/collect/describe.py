@@ -1,0 +1,106 @@
+"""The upload routes in the OpenAPI description; they are bare routes that FastAPI knows nothing of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TASK = {
+    "name": "task",
+    "in": "path",
+    "required": True,
+    "description": "Digest of the task, 32 hexadecimal digits.",
+    "schema": {"type": "string"},
+}
+_BATCH = {
+    "name": "Hubbub-Batch",
+    "in": "header",
+    "required": True,
+    "description": "An id of the sender's choice, new for every batch and the same when it is sent again.",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
+}
+_COUNT = {"type": "integer", "minimum": 0}
+_ANSWER = {
+    "type": "object",
+    "required": ["batch", "accepted", "rejected", "repeated"],
+    "properties": {
+        "batch": {"type": "string"},
+        "accepted": _COUNT,
+        "rejected": _COUNT,
+        "repeated": {"type": "boolean"},
+        "problems": {
+            "type": "array",
+            "maxItems": 100,
+            "items": {
+                "type": "object",
+                "properties": {"index": _COUNT, "reason": {"type": "string"}},
+            },
+        },
+    },
+}
+_PROBLEM = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+    },
+}
+_STATUSES = {
+    "400": "The batch id is missing or malformed.",
+    "401": "No valid token.",
+    "403": "The token's role does not allow this, or estimates are withheld.",
+    "404": "No such task.",
+    "408": "The body did not arrive in time.",
+    "409": "Another task's reports, or a batch id that was used before.",
+    "411": "No Content-Length.",
+    "413": "Too large.",
+    "422": "Not a batch, or not understood.",
+    "429": "Busy: send the same batch again after Retry-After seconds.",
+    "503": "The store does not answer: try again after Retry-After seconds.",
+}
+_READING = ("401", "403", "404", "409", "422", "503")
+
+
+def add_uploads(schema: dict[str, Any]) -> dict[str, Any]:
+    """The description with upload routes, bearer tokens and problems."""
+    parts = schema.setdefault("components", {})
+    parts["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    parts.setdefault("schemas", {})["Problem"] = _PROBLEM
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            if path.startswith("/v1/tasks") and "requestBody" not in operation:
+                operation["security"] = [{"bearer": []}]
+                operation["responses"].update(_problems(_READING))
+            elif path == "/readyz":
+                operation["responses"].update(_problems(("503",)))
+    for name, words in (
+        ("reports", "A batch of reports."),
+        ("shuffled", "A shuffled crowd of sealed reports."),
+    ):
+        schema["paths"][f"/v1/tasks/{{task}}/{name}"] = {"post": _operation(name, words)}
+    return schema
+
+
+def _operation(name: str, words: str) -> dict[str, Any]:
+    body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    return {
+        "summary": words,
+        "operationId": f"upload_{name}",
+        "security": [{"bearer": []}],
+        "parameters": [_TASK, _BATCH],
+        "requestBody": {"required": True, "content": body},
+        "responses": {
+            "200": {
+                "description": "The batch is on disk.",
+                "content": {"application/json": {"schema": _ANSWER}},
+            },
+            **_problems(tuple(_STATUSES)),
+        },
+    }
+
+
+def _problems(statuses: tuple[str, ...]) -> dict[str, Any]:
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": _STATUSES[status], "content": content} for status in statuses}

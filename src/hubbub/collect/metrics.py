@@ -1,0 +1,79 @@
+"""Counters and gauges in the text format that Prometheus reads."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import Counter
+
+#: Upper ends of the buckets of upload times, in seconds.
+_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Metrics:
+    """What one process has done since it started. Counts only: nothing about senders or keys."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._uploads: Counter[int] = Counter()
+        self._accepted: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
+        self._repeated = 0
+        self._seconds = 0.0
+        self._buckets = [0] * (len(_BOUNDS) + 1)
+        self._folds = self._folded = 0
+        self._fold_seconds = 0.0
+
+    def uploaded(self, status: int, seconds: float) -> None:
+        """An upload was answered."""
+        with self._lock:
+            self._uploads[status] += 1
+            self._seconds += seconds
+            self._buckets[bisect_left(_BOUNDS, seconds)] += 1
+
+    def stored(self, task: str, accepted: int, rejected: int, repeated: bool) -> None:
+        """A batch was acknowledged."""
+        with self._lock:
+            if repeated:
+                self._repeated += 1
+            else:
+                self._accepted[task] += accepted
+                self._rejected[task] += rejected
+
+    def folded(self, batches: int, seconds: float) -> None:
+        """Batches were added to a state."""
+        with self._lock:
+            self._folds += 1
+            self._folded += batches
+            self._fold_seconds += seconds
+
+    def text(self, waiting: int) -> str:
+        """All of it, with the number of batches that wait for the store."""
+        with self._lock:
+            lines = [
+                *_series("uploads_total", "counter", "Uploads by status.", "status", self._uploads),
+                *_series("reports_accepted_total", "counter", "Reports kept.", "task", self._accepted),
+                *_series("reports_rejected_total", "counter", "Reports refused.", "task", self._rejected),
+                *_single("batches_repeated_total", "counter", "Batches sent again.", self._repeated),
+                *_single("batches_waiting", "gauge", "Batches that wait for the store.", waiting),
+                *_single("folds_total", "counter", "Folds into a state.", self._folds),
+                *_single("batches_folded_total", "counter", "Batches folded.", self._folded),
+                *_single("fold_seconds_total", "counter", "Seconds spent on folding.", self._fold_seconds),
+                "# HELP hubbub_upload_seconds Time to acknowledge an upload.",
+                "# TYPE hubbub_upload_seconds histogram",
+            ]
+            total = 0
+            for bound, count in zip((*_BOUNDS, "+Inf"), self._buckets, strict=True):
+                total += count
+                lines.append(f'hubbub_upload_seconds_bucket{{le="{bound}"}} {total}')
+            lines += [f"hubbub_upload_seconds_sum {self._seconds}", f"hubbub_upload_seconds_count {total}"]
+        return "\n".join(lines) + "\n"
+
+
+def _series(name: str, kind: str, words: str, label: str, values: Counter[str] | Counter[int]) -> list[str]:
+    rows = [f'hubbub_{name}{{{label}="{key}"}} {value}' for key, value in sorted(values.items())]
+    return [f"# HELP hubbub_{name} {words}", f"# TYPE hubbub_{name} {kind}", *rows]
+
+
+def _single(name: str, kind: str, words: str, value: float) -> list[str]:
+    return [f"# HELP hubbub_{name} {words}", f"# TYPE hubbub_{name} {kind}", f"hubbub_{name} {value}"]

@@ -1,0 +1,230 @@
+"""What can be read: tasks and guarantees, estimates, counts over time. Routes and pages only ask here."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from starlette.requests import Request
+
+from hubbub.collect.folding import Folder
+from hubbub.collect.ingest import Writer
+from hubbub.collect.metrics import Metrics
+from hubbub.collect.sealing import KeyPair
+from hubbub.collect.settings import Settings
+from hubbub.collect.store import Store
+from hubbub.collect.tokens import COOKIE, Role, Tokens
+from hubbub.envelope import Envelope
+from hubbub.errors import Refused
+from hubbub.estimates import Estimate, estimate
+from hubbub.files import STATE
+from hubbub.guarantee import Guarantee
+from hubbub.mechanism import Mechanism, Quantity
+from hubbub.server.state import State
+from hubbub.task import Task
+
+#: The delta of shuffled guarantees.
+DELTA = 1e-6
+#: Estimates of all keys that are remembered while no new report arrives.
+_REMEMBERED = 8
+#: Answers about ended periods that are remembered.
+_PAST_REMEMBERED = 5000
+#: Periods in an answer.
+_MOST_PERIODS = 1000
+_PLAIN = {"once": "in all", "day": "a day", "week": "a week", "month": "a month"}
+
+
+class Withheld(Refused):
+    """Too few reports have arrived for estimates."""
+
+
+class Service:
+    """The tasks of one process, over one store."""
+
+    def __init__(self, store: Store, tasks: Sequence[Task], settings: Settings) -> None:
+        self.store, self.settings, self.metrics = store, settings, Metrics()
+        self.by_digest = {task.digest.hex(): task for task in tasks}
+        if len(self.by_digest) < len(tasks):
+            raise Refused("A task is named twice.")
+        self.tokens = Tokens(store)
+        self.folder = Folder(store, list(tasks), self.metrics)
+        self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
+        self.writer = Writer(store, settings.queue)
+        self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+        self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Write what is queued, finish the fold under way, and give the store's connections back."""
+        self.writer.stop()
+        self.folder.stop()
+        self.store.close()
+
+    def tasks(self) -> list[Task]:
+        """Everything that is collected."""
+        return list(self.by_digest.values())
+
+    def role_of(self, request: Request) -> Role | None:
+        """The role of whoever asks, by bearer token or by session cookie."""
+        given = request.headers.get("authorization", "")
+        if given[:7].lower() == "bearer ":
+            return self.tokens.role_of(given[7:])
+        cookie = request.cookies.get(COOKIE)
+        return self.tokens.session_role(cookie) if cookie else None
+
+    def overview(self, task: Task) -> dict[str, Any]:
+        """What a task is, what has arrived, and what is promised to whom."""
+        digest = task.digest.hex()
+        reports = self.folder.fold(task).state.count
+        return {
+            "name": task.name,
+            "digest": digest,
+            "toml": task.to_toml(),
+            "keys": {
+                "kind": task.keys.kind,
+                "count": task.keys.count if task.keys.kind == "closed" else None,
+            },
+            "quantities": list(task.mechanism.quantities),
+            "report_bytes": task.mechanism.layout.width,
+            "precision": task.precision,
+            "reports": reports,
+            "minimum": max(task.minimum_reports, 1),
+            "withheld": reports < max(task.minimum_reports, 1),
+            "rejected": self.store.rejected(digest),
+            "guarantee": {"local": task.guarantee.as_dict(), "shuffled": self._shuffled(task)},
+            "per_period": spending(task),
+        }
+
+    def _shuffled(self, task: Task) -> dict[str, Any] | None:
+        """The guarantee of reports that came through the shuffler, None if there are none.
+
+        The collector sees which reports came in one crowd, so a report hides among its own crowd and not among
+        all reports: what can be said of all of them is what holds for the smallest crowd.
+        """
+        crowd, reports = self.store.crowds(task.digest.hex())
+        try:
+            promise = amplified(task.mechanism, crowd)
+        except Refused:
+            return None
+        words = (
+            f"{promise.words()} This is for the {reports:,} reports that came through the shuffler: each hides "
+            f"in its own crowd, and the smallest crowd had {crowd:,} reports."
+        )
+        found = {"epsilon": promise.epsilon, "delta": promise.delta, "crowd": crowd, "reports": reports}
+        return {**found, "words": words}
+
+    def estimates(
+        self,
+        task: Task,
+        keys: Sequence[str] | None = None,
+        top: int | None = 20,
+        level: float = 0.95,
+        quantity: Quantity | None = None,
+        simultaneous: bool = False,
+    ) -> Estimate:
+        """Estimates of the asked keys, or of those that stand out most (top None: of all)."""
+        current = self.folder.fold(task)
+        self._check_minimum(task, current.state)
+        if keys is not None:
+            return estimate(task, current.state, list(keys), quantity, level, simultaneous)
+        asked = (task.digest, current.head.version, level, quantity, simultaneous)
+        with self._lock:
+            found = self._answers.get(asked)
+        if found is None:
+            found = estimate(task, current.state, None, quantity, level, simultaneous)
+            with self._lock:
+                self._answers[asked] = found
+                while len(self._answers) > _REMEMBERED:
+                    self._answers.popitem(last=False)
+        return found if top is None else found.top(top)
+
+    def _check_minimum(self, task: Task, state: State) -> None:
+        if state.count < max(task.minimum_reports, 1):
+            raise Withheld(
+                f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
+            )
+
+    def history(
+        self, task: Task, keys: Sequence[str] = (), level: float = 0.95, quantity: Quantity | None = None
+    ) -> dict[str, Any]:
+        """Reports by period, and for asked keys the estimates at the end of periods.
+
+        Ended periods have the state of their end; the last point is the present.
+        """
+        current, digest = self.folder.fold(task), task.digest.hex()
+        periods = self.store.periods(digest, _MOST_PERIODS)
+        total = current.state.count - sum(reports for _, reports in periods)
+        rows = []
+        for period, reports in periods:
+            total += reports
+            rows.append({"period": _time(period), "reports": reports, "total": total})
+        points: dict[str, list[dict[str, Any]]] = {key: [] for key in keys}
+        answer: dict[str, Any] = {"task": digest, "precision": task.precision, "periods": rows}
+        if not keys:
+            return answer
+        now = self.estimates(task, list(points), level=level, quantity=quantity)
+        for period in self.store.past(digest):
+            past = self._past(task, period, tuple(points), level, quantity)
+            for row in past:
+                points[row["key"]].append({"period": _time(period), **row})
+        for row in now.rows():
+            points[row["key"]].append({"period": _time(current.head.period or 0), **row})
+        return {**answer, **now.about(), "estimates": points}
+
+    def _past(
+        self, task: Task, period: int, keys: tuple[str, ...], level: float, quantity: Quantity | None
+    ) -> list[dict[str, Any]]:
+        """Estimates at the end of a period, remembered: they do not change any more."""
+        asked = (task.digest, period, keys, level, quantity)
+        with self._lock:
+            known = self._past_answers.get(asked)
+        if known is not None:
+            return known
+        packed = self.store.past_state(task.digest.hex(), period)
+        known = []
+        if packed is not None:
+            state = task.mechanism.empty(task.keys).load(zlib.decompress(packed))
+            if state.count >= max(task.minimum_reports, 1):
+                known = estimate(task, state, keys, quantity, level).rows()
+        with self._lock:
+            if len(self._past_answers) >= _PAST_REMEMBERED:
+                self._past_answers.clear()
+            self._past_answers[asked] = known
+        return known
+
+    def state_file(self, task: Task) -> bytes:
+        """The state as a file that hubbub estimate and hubbub merge read."""
+        state = self.folder.fold(task).state
+        self._check_minimum(task, state)
+        return Envelope(STATE, task.code, task.digest, state.count, task.canonical, state.to_bytes()).seal()
+
+
+def spending(task: Task) -> str:
+    """What one device spends, in words."""
+    one = task.guarantee
+    if task.period == "once" and task.reports_per_period == 1:
+        return f"A device reports once and spends {one.short()}."
+    number, each = task.reports_per_period, _PLAIN[task.period]
+    delta = f" and delta = {number * one.delta:.3g}" if one.delta else ""
+    reports = "1 report" if number == 1 else f"{number} reports"
+    return (
+        f"A device makes at most {reports} {each} and spends epsilon = {one.epsilon:.6g} on each: "
+        f"epsilon = {number * one.epsilon:.6g}{delta} {each}, added up."
+    )
+
+
+@lru_cache(maxsize=64)
+def amplified(mechanism: Mechanism, crowd: int) -> Guarantee:
+    """What shuffling makes of a mechanism's guarantee; it takes a moment to compute, so it is remembered."""
+    from hubbub.privacy.shuffle import shuffled_guarantee
+
+    return shuffled_guarantee(mechanism, crowd, DELTA)
+
+
+def _time(seconds: int) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,54 @@
+"""Requests to servers that run for a test."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server said."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(
+    url: str,
+    body: bytes | Iterable[bytes] | None = None,
+    headers: dict[str, str] | None = None,
+    method: str | None = None,
+) -> Answer:
+    """GET, or POST when there is a body. Redirects are answers, too."""
+    request = urllib.request.Request(url, body, headers or {}, method=method)  # type: ignore[arg-type]
+    opener = urllib.request.build_opener(_Stay, urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=20) as found:
+            return _answer(found)
+    except urllib.error.HTTPError as found:
+        with found:
+            return _answer(found)
+
+
+def _answer(found: Any) -> Answer:
+    return Answer(found.status, {name.lower(): value for name, value in found.headers.items()}, found.read())
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that shows a token."""
+    return {"Authorization": f"Bearer {token}"}

@@ -1,0 +1,534 @@
+"""The shuffler cannot read, waits for its crowd, mixes fairly, loses nothing and sends nothing twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collecting import collected_task, collecting, some_reports
+from live import ask, bearer
+
+from helpers import contents, fits, python, refuse, refused, small_task, tilted
+from hubbub.collect import shuffler as module
+from hubbub.collect.running import serving
+from hubbub.collect.sealing import KeyPair
+from hubbub.collect.shuffler import Mixer, Shuffler, create_shuffler_app, digest
+from hubbub.conformance import task_for
+from hubbub.device.client import Client
+from hubbub.device.sealing import seal, sealed_width
+from hubbub.device.upload import Uploader
+from hubbub.mechanism import make_mechanism
+from hubbub.server.fold import aggregate
+from hubbub.task import Task
+
+TASK = small_task(size=10, max_entries=3)
+WIDTH = sealed_width(TASK)
+PAIR = KeyPair(bytes(range(32)))
+PATH = f"/v1/tasks/{TASK.digest.hex()}/sealed"
+
+
+def items(count: int) -> list[bytes]:
+    """What looks like sealed reports to somebody who cannot open them."""
+    return [secrets.token_bytes(WIDTH) for _ in range(count)]
+
+
+def split(payload: bytes) -> list[bytes]:
+    return [payload[start : start + WIDTH] for start in range(0, len(payload), WIDTH)]
+
+
+class Collector:
+    """Stands in for the collector: counts every batch id once, and can be slow, absent or unwilling."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str, bytes]] = []
+        self.status = 200
+        self.answers = threading.Event()
+        self.answers.set()
+        self.received = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.requests.append((self.path, self.headers["Authorization"], body))
+                if outer.status == 200:
+                    outer.batches.setdefault(self.headers["Hubbub-Batch"], body)
+                    assert outer.batches[self.headers["Hubbub-Batch"]] == body, "another crowd under one id"
+                outer.received.set()
+                outer.answers.wait(20)
+                with suppress(OSError):  # the shuffler may have been killed meanwhile
+                    self.send_response(outer.status)
+                    self.send_header("Content-Length", "2")
+                    self.end_headers()
+                    self.wfile.write(b"{}")
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def all_items(self) -> list[bytes]:
+        return [item for body in self.batches.values() for item in split(body)]
+
+    def close(self) -> None:
+        self.answers.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mixer(tmp_path: Path) -> Iterator[Mixer]:
+    made = Mixer(tmp_path / "shuffler.db")
+    yield made
+    made.close()
+
+
+def shuffler(
+    mixer: Mixer,
+    url: str = "http://127.0.0.1:9",
+    task: Task = TASK,
+    crowd: int = 5,
+    token: str = "shuffle",
+) -> Shuffler:
+    return Shuffler(mixer, [task], url, token, "up", crowd)
+
+
+# It cannot read
+
+
+def test_the_process_loads_nothing_that_could_open_a_report() -> None:
+    code = (
+        "import sys, hubbub.cli.shuffler, hubbub.collect.running, hubbub.collect.shuffler\n"
+        "names = ('hubbub.collect.sealing', 'hubbub.collect.service', 'cryptography')\n"
+        "print([name for name in names if name in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
+def test_neither_reports_nor_the_private_key_are_in_its_files(tmp_path: Path) -> None:
+    """Long reports, so that finding one by chance is out of the question; sealed ones are found."""
+    mechanism = make_mechanism("gaussian", epsilon=1.0, max_entries=2, delta=1e-6, size=50)
+    task = task_for(mechanism, 50)
+    width = task.mechanism.layout.width
+    assert width > 60
+    reports = [secrets.token_bytes(width) for _ in range(7)]
+    sealed = [seal(report, PAIR.public, task) for report in reports]
+    store = Mixer(tmp_path / "shuffler.db")
+    mixing = shuffler(store, task=task, crowd=7)
+    mixing.accept(task, b"".join(sealed[:6]))
+    waiting = b"".join(contents(tmp_path).values())
+    mixing.accept(task, sealed[6])
+    mixing.step()
+    closed = b"".join(contents(tmp_path).values())
+    assert store.outgoing()
+    for files in (waiting, closed):
+        assert all(item[:32] in files for item in sealed[:6])
+        assert not any(report[:8] in files for report in reports)
+        assert PAIR.private not in files
+        assert PAIR.private.hex().encode() not in files
+    store.close()
+
+
+def test_a_delivered_crowd_is_overwritten_and_arrival_is_not_kept(
+    tmp_path: Path, collector: Collector
+) -> None:
+    store = Mixer(tmp_path / "shuffler.db")
+    mixing = shuffler(store, collector.url)
+    sent = items(5)
+    mixing.accept(TASK, b"".join(sent))
+    before = b"".join(contents(tmp_path).values())
+    assert all(item in before for item in sent)
+    assert mixing.step() == (True, 0.0)
+    after = b"".join(contents(tmp_path).values())
+    assert not any(item[:16] in after for item in sent)
+    columns = {
+        column[1]
+        for table in ("items", "outgoing")
+        for column in store._connection.execute(f"PRAGMA table_info({table})")
+    }
+    assert columns == {"task", "digest", "item", "batch", "reports", "payload"}
+    store.close()
+
+
+# It waits
+
+
+@pytest.mark.parametrize(("minimum", "crowd", "least"), [(0, 5, 5), (9, 5, 9), (3, 5, 5)])
+def test_a_crowd_leaves_when_it_is_complete_and_not_before(
+    mixer: Mixer, collector: Collector, minimum: int, crowd: int, least: int
+) -> None:
+    task = TASK.model_copy(update={"minimum_reports": minimum})
+    mixing = shuffler(mixer, collector.url, task, crowd)
+    assert mixing.least(task) == least
+    for count in range(1, least):
+        mixing.accept(task, items(1)[0])
+        assert mixing.step() == (True, 0.0)
+        assert (mixer.waiting(task), mixer.outgoing(), collector.requests) == (count, [], [])
+    mixing.accept(task, b"".join(items(3)))
+    assert mixing.step() == (True, 0.0)
+    ((path, authorization, body),) = collector.requests
+    assert path == f"/v1/tasks/{task.digest.hex()}/shuffled"
+    assert authorization == "Bearer shuffle"
+    assert len(split(body)) == least + 2
+    assert mixer.waiting(task) == 0
+
+
+def test_a_long_queue_leaves_as_several_crowds_each_large_enough(
+    mixer: Mixer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_BODY", 12 * WIDTH)
+    for waiting, least, sizes in [(25, 5, [8, 8, 9]), (25, 11, [12, 13]), (30, 20, [30]), (4, 5, [])]:
+        sent = items(waiting)
+        mixer.add(TASK, sent)
+        assert mixer.close_crowds(TASK, least) == len(sizes)
+        crowds = [mixer.crowd(batch) for batch in mixer.outgoing()]
+        assert sorted(crowd.reports for crowd in crowds) == sizes
+        gone = sorted(item for crowd in crowds for item in split(crowd.payload))
+        assert gone == (sorted(sent) if sizes else [])
+        for crowd in crowds:
+            mixer.forget(crowd.batch)
+
+
+def test_an_incomplete_crowd_stays_at_shutdown_and_is_there_afterwards(
+    tmp_path: Path, collector: Collector
+) -> None:
+    sent = items(4)
+    for _ in range(2):
+        mixing = shuffler(Mixer(tmp_path / "shuffler.db"), collector.url)
+        with serving(create_shuffler_app(mixing)) as url:
+            for item in sent:
+                ask(url + PATH, item, bearer("up"))
+            time.sleep(0.1)
+    assert collector.requests == []
+    mixing = shuffler(Mixer(tmp_path / "shuffler.db"), collector.url)
+    assert mixing.mixer.waiting(TASK) == 4
+    last = items(1)
+    with serving(create_shuffler_app(mixing)) as url:
+        ask(url + PATH, last[0], bearer("up"))
+        assert collector.received.wait(5)
+    assert sorted(collector.all_items()) == sorted(sent + last)
+
+
+def test_tasks_do_not_wait_together(mixer: Mixer, collector: Collector) -> None:
+    other = small_task(size=10, max_entries=3, epsilon=2.0)
+    mixing = Shuffler(mixer, [TASK, other], collector.url, "shuffle", "up", 5)
+    mixing.accept(TASK, b"".join(items(4)))
+    mixing.accept(other, b"".join(items(4)))
+    mixing.step()
+    assert collector.requests == []
+    mixing.accept(other, items(1)[0])
+    mixing.step()
+    assert [path for path, _, _ in collector.requests] == [f"/v1/tasks/{other.digest.hex()}/shuffled"]
+
+
+# It mixes
+
+
+def orders(crowds: int) -> list[int]:
+    """How often each of the six orders occurs in three places next to each other, over crowds of thirty.
+
+    Items are numbered as the store lists them, by digest. In a random permutation the orders
+    of separate places are independent and uniform.
+    """
+    store = Mixer(":memory:")
+    found: Counter[tuple[int, ...]] = Counter()
+    for _ in range(crowds):
+        sent = items(30)
+        store.add(TASK, sent)
+        store.close_crowds(TASK, 30)
+        (batch,) = store.outgoing()
+        place = {item: number for number, item in enumerate(sorted(sent, key=digest))}
+        left = [place[item] for item in split(store.crowd(batch).payload)]
+        for three in zip(left[::3], left[1::3], left[2::3], strict=True):
+            found[tuple(sorted(range(3), key=three.__getitem__))] += 1
+        store.forget(batch)
+    store.close()
+    return [found[order] for order in permutations(range(3))]
+
+
+def test_every_order_is_equally_likely() -> None:
+    """Chi-square over 20,000 orders, false alarms 1e-6 at most (the coins are the system's, so not repeatable).
+
+    An order that is 30% too frequent is noticed: noncentrality 20000 * 0.0096 = 192, standard deviation 28,
+    against a limit of 49.
+    """
+    counts, uniform = orders(2000), [1 / 6] * 6
+    assert fits(counts, uniform)
+    assert not fits(counts, tilted(uniform))
+
+
+@pytest.mark.parametrize("fault", ["no order", "the same order every time"])
+def test_a_shuffler_that_does_not_mix_afresh_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy:
+        def shuffle(self, waiting: list[bytes]) -> None:
+            if fault != "no order":
+                random.Random(1).shuffle(waiting)
+
+    monkeypatch.setattr(module.secrets, "SystemRandom", Lazy)
+    assert not fits(orders(100), [1 / 6] * 6)
+
+
+# It loses nothing and sends nothing twice
+
+
+def test_repeated_items_count_once_even_after_they_have_left(mixer: Mixer, collector: Collector) -> None:
+    mixing = shuffler(mixer, collector.url)
+    sent = items(5)
+    assert mixing.accept(TASK, sent[0] + sent[0] + sent[1]) == (2, 1)
+    assert mixing.accept(TASK, b"".join(sent)) == (3, 2)
+    mixing.step()
+    assert mixing.accept(TASK, b"".join(sent)) == (0, 5)
+    mixing.step()
+    assert sorted(collector.all_items()) == sorted(sent)
+
+
+def test_a_silent_or_unwilling_collector_gets_the_same_batch_later(
+    mixer: Mixer, collector: Collector
+) -> None:
+    absent = shuffler(mixer)
+    sent = items(5)
+    absent.accept(TASK, b"".join(sent))
+    assert absent.step()[0] is False
+    (batch,) = mixer.outgoing()
+    payload = mixer.crowd(batch).payload
+    mixing = shuffler(mixer, collector.url)
+    for status in (503, 401, 404, 302):
+        collector.status = status
+        assert mixing.step()[0] is False
+        assert mixer.outgoing() == [batch]
+    collector.status = 200
+    assert mixing.step() == (True, 0.0)
+    assert collector.batches == {batch: payload}
+    assert {body for _, _, body in collector.requests} == {payload}
+    assert mixer.outgoing() == []
+
+
+def test_a_crowd_that_the_collector_cannot_open_does_not_block_the_next(
+    mixer: Mixer, collector: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixing = shuffler(mixer, collector.url)
+    collector.status = 422
+    mixing.accept(TASK, b"".join(items(5)))
+    assert mixing.step() == (True, 0.0)
+    assert "can open nothing of a crowd of 5 reports" in caplog.text
+    collector.status = 200
+    good = items(6)
+    mixing.accept(TASK, b"".join(good))
+    mixing.step()
+    assert sorted(collector.all_items()) == sorted(good)
+
+
+class Process:
+    """A real `hubbub shuffler`."""
+
+    def __init__(self, folder: Path, collector: str, *options: object) -> None:
+        TASK.save(folder / "task.toml")
+        command = ["shuffler", "task.toml", "--collector", collector, "--port", 0, "--json", *options]
+        environment = {**os.environ, "HUBBUB_SHUFFLER_TOKEN": "shuffle", "HUBBUB_UPLOAD_TOKEN": "up"}
+        self._process = subprocess.Popen(
+            [Path(sys.executable).with_name("hubbub"), *(str(word) for word in command)],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.url = json.loads(self._process.stdout.readline())["url"]
+
+    def post(self, body: bytes) -> dict[str, Any]:
+        answer = ask(self.url + PATH, body, bearer("up"))
+        assert answer.status == 200
+        found: dict[str, Any] = answer.json
+        return found
+
+    def end(self, how: signal.Signals) -> str:
+        self._process.send_signal(how)
+        said = self._process.communicate(timeout=20)[1]
+        assert self._process.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 0)
+        return said
+
+
+def test_killed_while_forwarding(tmp_path: Path, collector: Collector) -> None:
+    """The collector has the crowd, its answer never arrives: sent again under the same id, counted once."""
+    collector.answers.clear()
+    sent = items(8)
+    process = Process(tmp_path, collector.url, "--crowd", 8)
+    assert process.post(b"".join(sent)) == {"accepted": 8, "repeated": 0}
+    assert collector.received.wait(10)
+    process.end(signal.SIGKILL)
+    collector.received.clear()
+    collector.answers.set()
+    process = Process(tmp_path, collector.url, "--crowd", 8)
+    assert collector.received.wait(10)
+    assert process.post(b"".join(sent)) == {"accepted": 0, "repeated": 8}
+    process.end(signal.SIGTERM)
+    assert len(collector.requests) == 2
+    assert sorted(collector.all_items()) == sorted(sent)
+
+
+def test_killed_at_random_moments(tmp_path: Path, collector: Collector) -> None:
+    """A device that retries until acknowledged, a shuffler killed again and again: all arrive, once each."""
+    dice = random.Random(5)
+    left = [items(5) for _ in range(60)]
+    sent = [item for batch in left for item in batch]
+    for _ in range(5):
+        process = Process(tmp_path, collector.url, "--crowd", 7)
+        killer = threading.Timer(dice.uniform(0.01, 0.25), process.end, [signal.SIGKILL])
+        killer.start()
+        with suppress(OSError):
+            while left:
+                process.post(b"".join(left[0]))
+                left.pop(0)
+        killer.join()
+    process = Process(tmp_path, collector.url, "--crowd", 7)
+    extra = items(7)
+    for batch in [*left, extra]:
+        process.post(b"".join(batch))
+    deadline = time.monotonic() + 10
+    while len(set(collector.all_items())) < len(sent + extra) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    log = process.end(signal.SIGTERM)
+    assert sorted(collector.all_items()) == sorted(sent + extra)
+    assert min(len(split(body)) for body in collector.batches.values()) >= 7
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert {line["about"] for line in lines} == {"hubbub.shuffler"}
+    assert not any("127.0.0.1" in line["message"] for line in lines)
+
+
+# With a real collector
+
+
+def test_from_the_device_to_the_estimate(tmp_path: Path) -> None:
+    """Sealed reports arrive through the shuffler, all of them, once; bad items are counted by reason."""
+    task = collected_task(minimum_reports=100)
+    reports = some_reports(task, 150, seed=1)
+    with collecting(f"sqlite:///{tmp_path / 'store.db'}", task) as service:
+        public = bytes.fromhex(service.get("/v1/key").json["key"])
+        token = service.service.tokens.new("shuffler")
+        mixing = shuffler(Mixer(tmp_path / "shuffler.db"), service.address, task, 153, token)
+        with serving(create_shuffler_app(mixing)) as url:
+            item = seal(reports[: task.mechanism.layout.width], public, task)
+            changed = item[:-1] + bytes([item[-1] ^ 1])
+            elsewhere = seal(reports[: task.mechanism.layout.width], public, collected_task(name="another"))
+            bad = seal(b"\xff" * task.mechanism.layout.width, public, task)
+            path = f"{url}/v1/tasks/{task.digest.hex()}/sealed"
+            assert ask(path, changed + elsewhere + bad, bearer("up")).json["accepted"] == 3
+            with Uploader(url, task, "up", tmp_path / "spool", linger=0.01, sealed_for=public) as uploader:
+                uploader.add(reports)
+                assert uploader.flush()
+            deadline = time.monotonic() + 10
+            while not service.reports and time.monotonic() < deadline:
+                time.sleep(0.02)
+        about = service.get(service.path).json
+        state = service.service.folder.fold(task).state
+    assert state.to_bytes() == aggregate(task, reports).to_bytes()
+    assert about["rejected"] == {
+        "sealed for another key or task, or changed on the way": 2,
+        "filler bits after the last field are set": 1,
+    }
+    shuffled = about["guarantee"]["shuffled"]
+    assert (shuffled["crowd"], shuffled["reports"]) == (150, 150)
+    assert shuffled["epsilon"] < about["guarantee"]["local"]["epsilon"]
+
+
+def test_a_sealing_uploader_sends_the_same_items_again(tmp_path: Path, collector: Collector) -> None:
+    """Its batches are sealed once, before they are written down, so a repeated one is recognised."""
+    report = Client(TASK).report({1})
+    with Uploader("http://127.0.0.1:9", TASK, "up", tmp_path / "spool", sealed_for=PAIR.public) as uploader:
+        uploader.add(report + report)
+        assert not uploader.flush(0)
+    (first,) = [data for name, data in contents(tmp_path / "spool").items() if name.endswith(".batch")]
+    mixing = shuffler(Mixer(tmp_path / "shuffler.db"), collector.url, crowd=2)
+    mixing.accept(TASK, first)
+    with (
+        serving(create_shuffler_app(mixing)) as url,
+        Uploader(url, TASK, "up", tmp_path / "spool", sealed_for=PAIR.public) as uploader,
+    ):
+        assert uploader.flush()
+        assert uploader.waiting == 0
+    assert sorted(collector.all_items()) == sorted(split(first))
+    assert PAIR.open_each(TASK, first)[0].tobytes() == report + report
+
+
+# Requests
+
+
+def test_requests_that_are_refused(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = items(1)[0]
+    mixing = shuffler(mixer)
+    with serving(create_shuffler_app(mixing)) as url:
+        for headers in ({}, bearer(""), bearer("down"), {"Authorization": "up"}):
+            assert ask(url + PATH, one, headers).status == 401
+        for task in ("0" * 32, "%00", TASK.digest.hex().upper()):
+            assert ask(f"{url}/v1/tasks/{task}/sealed", one, bearer("up")).status == 404
+        for body in (b"", one[:-1], one + b"x"):
+            answer = ask(url + PATH, body, bearer("up"))
+            assert answer.status == 422
+            assert answer.headers["content-type"] == "application/problem+json"
+        monkeypatch.setattr(module, "LARGEST_BODY", WIDTH)
+        assert ask(url + PATH, one + one, bearer("up")).status == 413
+        assert ask(url + PATH, iter([one, one]), bearer("up")).status == 413
+        monkeypatch.setattr(module, "MOST_OUTGOING", -1)
+        busy = ask(url + PATH, one, bearer("up"))
+        assert (busy.status, busy.headers["retry-after"]) == (503, "1")
+        monkeypatch.undo()
+        assert mixer.waiting(TASK) == 0
+        assert ask(url + PATH, one, bearer("up")).json == {"accepted": 1, "repeated": 0}
+        assert ask(f"{url}/healthz").json == {"status": "ok"}
+
+
+def test_a_full_disk_is_said_and_loses_nothing(mixer: Mixer) -> None:
+    sent = items(2000)
+    with serving(create_shuffler_app(shuffler(mixer, crowd=10_000))) as url:
+        (pages,) = mixer._connection.execute("PRAGMA page_count").fetchone()
+        mixer._connection.execute(f"PRAGMA max_page_count = {pages}")
+        full = ask(url + PATH, b"".join(sent), bearer("up"))
+        assert (full.status, full.headers["retry-after"]) == (503, "1")
+        assert mixer.waiting(TASK) == 0
+        mixer._connection.execute("PRAGMA max_page_count = 100000")
+        assert ask(url + PATH, b"".join(sent), bearer("up")).json == {"accepted": 2000, "repeated": 0}
+
+
+def test_wrong_settings_are_refused(mixer: Mixer, tmp_path: Path) -> None:
+    with refused("at least 2"):
+        shuffler(mixer, crowd=1)
+    with refused("200,001", "164,482", "minimum_reports"):
+        shuffler(mixer, task=TASK.model_copy(update={"minimum_reports": 200_001}))
+    for url in ("collector.example", "ftp://collector.example", "http://"):
+        with refused("address"):
+            shuffler(mixer, url)
+    for path in (tmp_path, tmp_path / "shuffler.db"):  # a folder, and the store that somebody has open
+        with refused("store"):
+            Mixer(path)
+    tokens = ("--token", "a", "--upload-token", "b")
+    assert "cannot be read" in refuse("shuffler", tmp_path / "no.toml", "--collector", "http://x", *tokens)
