@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.kernel import kernel, use_compiled
 from hubbub.record import GRID, Entries
 
 Floats = NDArray[np.float64]
@@ -79,3 +81,28 @@ def distinct_population(users: int, keys: int, entries: int, seed: int, exponent
     values = np.where(chosen % np.uint64(3) == 0, -GRID, GRID).astype(np.int64)
     offsets = np.arange(users + 1, dtype=np.int64) * entries
     return Population(Entries(chosen.reshape(-1), values.reshape(-1), offsets), keys)
+
+
+@kernel
+def _deal(choices: Any, deck: Any, dealt: Any) -> None:
+    """dealt[i]: the first cards of a deck after a few swaps (Fisher and Yates); the deck need not be sorted before."""
+    users, entries = choices.shape
+    for i in range(users):
+        for j in range(entries):
+            other = j + choices[i, j]
+            card = deck[other]
+            deck[other] = deck[j]
+            deck[j] = card
+            dealt[i, j] = card
+
+
+def uniform_population(users: int, keys: int, entries: int, seed: int) -> Population:
+    """Exactly `entries` distinct keys per user, all sets as likely, values +1 or -1 with even odds."""
+    rng = np.random.default_rng(seed)
+    choices = rng.integers(0, np.arange(keys, keys - entries, -1), size=(users, entries))
+    dealt = np.zeros((users, entries), dtype=np.int64)
+    deal = _deal.compiled() if use_compiled(users) else _deal
+    deal(choices, np.arange(keys), dealt)
+    values = GRID * (2 * rng.integers(0, 2, size=users * entries) - 1)
+    offsets = np.arange(users + 1, dtype=np.int64) * entries
+    return Population(Entries(dealt.reshape(-1).astype(np.uint64), values, offsets), keys)

@@ -102,9 +102,14 @@ class PCKVUE(KeyValue):
         return symbols
 
     def counts(self, reports: Int64s) -> Int64s:
-        found = [
-            np.bincount(self._symbols(reports, place), minlength=3)[1:].tolist() for place in range(self.size)
-        ]
+        found = []
+        for field, first in enumerate(range(0, self.size, _DIGITS)):
+            rest = reports[:, field]
+            for _ in range(min(_DIGITS, self.size - first)):
+                higher = rest // 3
+                symbols = (rest - 3 * higher).astype(np.int8)
+                found.append([np.count_nonzero(symbols == side) for side in (1, 2)])
+                rest = higher
         return np.array(found, dtype=np.int64)
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
