@@ -7,112 +7,110 @@ Ratios are measured in one run. The slow side is timed on a slice of the keys an
 
 from __future__ import annotations
 
-import resource
-import time
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from hubbub.device.client import Client, privatize
-from hubbub.device.coins import SecretCoins, SystemSeeds
-from hubbub.kernel import numba_available
-from hubbub.record import GRID, Entries
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
+from hubbub.server.state import State
+from page import LIGHT, STRONG, Headline, Section, amount, duration, prose, table, times
+from timing import Row, best, reports_of, task_of
+
+#: Users, keys, entries per record, and how many keys the slow side is asked for.
+CASES = ((100_000, 4096, 64, 256), (1_000_000, 4096, 64, 32), (100_000, (1 << 20) - 1, 64, 64))
 
 
-def crowd(users: int, keys: int, entries: int) -> Entries:
-    """Random records; repeated keys do not matter for timing."""
-    rng = np.random.default_rng(1)
-    ids = rng.integers(0, keys, users * entries, dtype=np.uint64)
-    values = np.full(len(ids), GRID, dtype=np.int64)
-    return Entries(ids, values, np.arange(users + 1, dtype=np.int64) * entries)
+def measure(cases: Sequence[tuple[int, int, int, int]] = CASES) -> list[Row]:
+    """From report bytes to estimates of all keys, both ways."""
+    return [_case(*case) for case in cases]
 
 
-def task_of(name: str, keys: int, entries: int, **parameters: Any) -> Task:
-    mechanism = {"name": name, "epsilon": 1.0, "max_entries": entries, **parameters}
-    return Task.parse({"name": "bench", "keys": {"kind": "closed", "size": keys}, "mechanism": mechanism})
+def _case(users: int, keys: int, entries: int, asked: int) -> Row:
+    row: Row = {"users": users, "keys": keys, "entries": entries, "asked": min(asked, keys)}
+    row["walsh_absorb"], row["walsh_decode"], state = _timed("walsh", users, keys, entries, keys)
+    row["prf_absorb"], slice_of, _ = _timed("prf", users, keys, entries, row["asked"])
+    return {**row, "prf_decode": slice_of * keys / row["asked"], "state": state.totals.nbytes}
 
 
-def timed(action: Any) -> tuple[float, Any]:
-    start = time.perf_counter()
-    result = action()
-    return time.perf_counter() - start, result
+def _timed(family: str, users: int, keys: int, entries: int, asked: int) -> tuple[float, float, State]:
+    """Seconds to absorb and to decode the asked keys, and the state."""
+    task = task_of("collision", keys, entries, family=family)
+    packed, ids = reports_of(task, users), task.keys.all_ids()[:asked]
+    task.mechanism.moments(aggregate(task, packed[:8192]), task.keys, ids[:64])  # compiles
+    absorbing, state = best(lambda: aggregate(task, packed), 2)
+    decoding, _ = best(lambda: task.mechanism.moments(state, task.keys, ids), 2)
+    return absorbing, decoding, state
 
 
-def decode(users: int, keys: int, entries: int, slice_of: int) -> None:
-    records = crowd(users, keys, entries)
-    seconds = {}
-    for family in ("walsh", "prf"):
-        task = task_of("collision", keys, entries, family=family)
-        packed, _ = privatize(task, records, SecretCoins(), SystemSeeds())
-        asked = task.keys.all_ids() if family == "walsh" else task.keys.all_ids()[:slice_of]
-        aggregate(task, packed[:8192])
+def ratio(row: Row) -> float:
+    """How much longer the published decode takes, reading the reports included."""
+    return float((row["prf_absorb"] + row["prf_decode"]) / (row["walsh_absorb"] + row["walsh_decode"]))
 
-        def run(task: Task = task, packed: Any = packed, asked: Any = asked) -> Any:
-            return task.mechanism.moments(aggregate(task, packed), task.keys, asked)
 
-        run() if family == "walsh" else None
-        spent, _ = timed(run)
-        seconds[family] = spent * keys / len(asked)
-    note = f"prf from {slice_of:,} keys, scaled" if slice_of < keys else "prf in full"
-    ratio = seconds["prf"] / seconds["walsh"]
-    print(
-        f"  n={users:,} d={keys:,} k={entries}: walsh {seconds['walsh']:.2f} s, "
-        f"prf {seconds['prf']:.1f} s ({note}): {ratio:,.0f}x"
+def text(rows: list[Row]) -> str:
+    heads = ["users", "keys", "entries", "absorb", "all keys", "as published", "ratio", "state"]
+    cells = [
+        [
+            f"{row['users']:,}",
+            f"{row['keys']:,}",
+            str(row["entries"]),
+            duration(row["walsh_absorb"]),
+            duration(row["walsh_decode"]),
+            duration(row["prf_absorb"] + row["prf_decode"]),
+            times(ratio(row)),
+            amount(row["state"], " bytes"),
+        ]
+        for row in rows
+    ]
+    slices = ", ".join(f"{row['asked']:,}" for row in rows)
+    pair = 1e9 * rows[0]["prf_decode"] / rows[0]["users"] / rows[0]["keys"]
+    words = prose(
+        f"""From report bytes to estimates with error bars for every key, mechanism `collision`, epsilon 1. *As
+        published* hashes every key for every report (family `prf`, compiled as well); it is timed on {slices} keys
+        and scaled up to all of them: {pair:.1f} ns per report and key. The other columns add reports into one array
+        and transform it once (family `walsh`)."""
     )
+    return words + "\n\n" + table(heads, cells)
 
 
-def large() -> None:
-    users, keys, entries = 1_000_000, 1 << 20, 32
-    task = task_of("collision", (1 << 20) - 1, entries)
-    packed, _ = privatize(task, crowd(100_000, keys - 1, entries), SecretCoins(), SystemSeeds())
-    packed = np.tile(packed, (users // len(packed), 1))
-    aggregate(task, packed[:8192])
-    absorbed, state = timed(lambda: aggregate(task, packed))
-    decoded, _ = timed(lambda: task.mechanism.moments(state, task.keys, task.keys.all_ids()))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"  n=1e6 d=2^20 k=32 collision: absorb {absorbed:.1f} s, all keys {decoded:.2f} s, "
-        f"state {state.totals.size:,} integers, process peak {peak:.2f} GiB"
-    )
-
-
-def device() -> None:
-    entries = 32
-    for name, parameters in (
-        ("collision", {}),
-        ("coco", {"values": "signed"}),
-        ("sketch_response", {"seeds": 1}),
-        ("sketch_response", {"seeds": 1, "values": "signed"}),
-        ("sparse_sum", {"values": "signed"}),
+def plot(rows: list[Row], figure: Any) -> None:
+    axes = figure.subplots()
+    labels = [f"{amount(row['users'])} users\n{row['keys']:,} keys" for row in rows]
+    here = [row["walsh_absorb"] + row["walsh_decode"] for row in rows]
+    there = [row["prf_absorb"] + row["prf_decode"] for row in rows]
+    for shift, heights, colour, label in (
+        (-0.2, here, STRONG, "one transform"),
+        (0.2, there, LIGHT, "as published"),
     ):
-        task = task_of(name, 4096, entries, **parameters)
-        records = crowd(200_000, 4096, entries)
-        privatize(task, records.slice(0, 8192), SecretCoins(), SystemSeeds())
-        bulk, _ = timed(
-            lambda task=task, records=records: privatize(task, records, SecretCoins(), SystemSeeds())
+        places = [i + shift for i in range(len(rows))]
+        bars = axes.bar(places, heights, 0.38, color=colour, label=label)
+        axes.bar_label(bars, [duration(height) for height in heights], fontsize=8, padding=2)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(rows)), labels)
+    axes.set_ylabel("seconds")
+    axes.margins(y=0.15)
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
+
+
+def headlines(rows: list[Row]) -> list[Headline]:
+    row = rows[-1]
+    return [
+        Headline(
+            f"decode of all {row['keys']:,} keys from {row['users']:,} reports, against the published decode",
+            times(ratio(row)),
         )
-        client, record = Client(task), {str(key): 1.0 for key in range(entries)}
-        client.report(record)
-        single, _ = timed(lambda client=client, record=record: [client.report(record) for _ in range(500)])
-        note = parameters.get("values", "set")
-        print(
-            f"  {name} ({note}): {200_000 / bulk:,.0f} records/s in bulk, {500 / single:,.0f} one by one, "
-            f"{task.mechanism.layout.width} bytes"
-        )
+    ]
 
 
-def main() -> None:
-    print(f"numba: {'yes' if numba_available() else 'no'}")
-    print("decoding all keys:")
-    decode(100_000, 4096, 64, slice_of=256)
-    decode(100_000, (1 << 20) - 1, 64, slice_of=64)
-    print("a million reports:")
-    large()
-    print("on the device, k = 32:")
-    device()
-
+SECTION = Section(
+    "decode",
+    "Decoding all keys",
+    measure,
+    text,
+    quick={"cases": [(5000, 512, 8, 64), (5000, 4096, 8, 64)]},
+    plot=plot,
+    caption="Time to decode all keys: one transform, and as published",
+    headlines=headlines,
+)
 
 if __name__ == "__main__":
-    main()
+    print(text(measure()))

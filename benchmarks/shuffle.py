@@ -4,37 +4,27 @@
 
 The yardstick is the usual way to compute such bounds: condition on the number of clones and sum one pair of
 binomial tails for each (Feldman, McMillan, Talwar 2021), over a window that leaves out 1e-20. It covers mechanisms
-without outcomes that neither record favours, so both are run for randomized response. It needs scipy
-(optional); without it only our own times are printed. Times are the best of three, in one process.
+without outcomes that neither record favours, so both are run for randomized response. It needs scipy.
+Times are the best of three, in one process.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import resource
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hubbub.device.coins import UNIT, favoured_weight
-from hubbub.errors import Refused
+from hubbub.errors import Refused, optional
 from hubbub.privacy.compose import compose
 from hubbub.privacy.shuffle import Crowd, any_mechanism, response
+from page import LIGHT, STRONG, Headline, Section, amount, duration, prose, table, times
+from timing import Row, best, peak_bytes
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 1_000_000_000, 1_000_000_000_000)
-
-
-def best(run: Callable[[], Any], times: int = 3) -> tuple[float, Any]:
-    """Shortest wall time of several runs, and the last result."""
-    seconds = []
-    for _ in range(times):
-        start = time.perf_counter()
-        result = run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds), result
 
 
 def by_tails(crowd: Crowd, epsilon: float) -> float:
@@ -54,50 +44,126 @@ def by_tails(crowd: Crowd, epsilon: float) -> float:
     return float(binom.pmf(clones, n, active) @ (gap * mean)) / n
 
 
-def main() -> None:
+def measure(
+    sizes: Sequence[int] = SIZES,
+    most_tails: int = 1_000_000_000,
+    rounds: Sequence[int] = (10_000, 1_000_000),
+    epsilon: float = 1.0,
+    delta: float = 1e-6,
+) -> list[Row]:
+    """Rows of three kinds: `epsilon` of Collision, `delta` beside the yardstick, and `rounds` of ten."""
+    optional("scipy", "dev")
+    weight = favoured_weight(epsilon)
+    shared = {"local": epsilon, "delta": delta}
+    rows = [_epsilon(response(n, 4, 17, weight, UNIT), delta) for n in sizes]
+    rows += [_against_tails(any_mechanism(n, epsilon), delta) for n in sizes if n <= most_tails]
+    for n in rounds:
+        for method in ("loss", "basic"):
+            rows += _ten_rounds(response(n, 4, 17, weight, UNIT), delta, method)
+    return [{**shared, **row} for row in rows]
+
+
+def _epsilon(crowd: Crowd, delta: float) -> Row:
+    seconds, found = best(lambda: crowd.epsilon(delta))
+    memory = peak_bytes(lambda: crowd.epsilon(delta))
+    return {"kind": "epsilon", "reports": crowd.reports, "epsilon": found, "seconds": seconds, "peak": memory}
+
+
+def _against_tails(crowd: Crowd, delta: float) -> Row:
+    epsilon = crowd.epsilon(delta)
+    ours, value = best(lambda: crowd.delta(epsilon))
+    theirs, other = best(lambda: by_tails(crowd, epsilon))
+    return {
+        "kind": "delta",
+        "reports": crowd.reports,
+        "seconds": ours,
+        "tails": theirs,
+        "difference": value / other - 1,
+    }
+
+
+def _ten_rounds(crowd: Crowd, delta: float, method: Any) -> list[Row]:
+    try:
+        seconds, total = best(lambda: compose([crowd] * 10, delta, method), 1)
+    except Refused:  # the loss distribution comes with an extra
+        return []
+    return [
+        {
+            "kind": "rounds",
+            "reports": crowd.reports,
+            "method": method,
+            "epsilon": total.epsilon,
+            "seconds": seconds,
+        }
+    ]
+
+
+def text(rows: list[Row]) -> str:
+    single = [row for row in rows if row["kind"] == "epsilon"]
+    beside = {row["reports"]: row for row in rows if row["kind"] == "delta"}
+    cells = []
+    for row in single:
+        other = beside.get(row["reports"])
+        compared = (
+            [
+                duration(other["seconds"]),
+                times(other["tails"] / other["seconds"]),
+                f"{other['difference']:.0e}",
+            ]
+            if other
+            else ["", "", ""]
+        )
+        cells.append([f"{row['reports']:,}", f"{row['epsilon']:.4g}", duration(row["seconds"]), *compared])
+    heads = ["reports", "central epsilon", "time", "one delta", "faster than by tails", "relative difference"]
+    memory = max(row["peak"] for row in single)
+    rounds = [row for row in rows if row["kind"] == "rounds"]
+    composed = [
+        [f"{row['reports']:,}", row["method"], f"{row['epsilon']:.4g}", duration(row["seconds"])]
+        for row in rounds
+    ]
+    words = prose(
+        f"""Epsilon after shuffling at delta = {rows[0]["delta"]:g}, Collision with 4 entries, 17 buckets and local
+        epsilon {rows[0]["local"]:g}; at most {amount(memory, " bytes")} of memory. The last three columns are one value
+        of delta for randomized response, beside one pair of binomial tails per number of clones, the usual way."""
+    )
+    parts = [words, table(heads, cells)]
+    if rounds:
+        parts += ["Ten rounds composed:", table(["reports", "method", "epsilon", "time"], composed, words=2)]
+    return "\n\n".join(parts)
+
+
+def plot(rows: list[Row], figure: Any) -> None:
+    own = [row for row in rows if row["kind"] == "delta"]
+    axes = figure.subplots()
+    sizes = [row["reports"] for row in own]
+    axes.loglog(sizes, [row["tails"] for row in own], "o-", color=LIGHT, label="pairs of tails")
+    axes.loglog(sizes, [row["seconds"] for row in own], "o-", color=STRONG, label="hubbub")
+    axes.set_xlabel("reports")
+    axes.set_ylabel("seconds for one delta")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def headlines(rows: list[Row]) -> list[Headline]:
+    last = [row for row in rows if row["kind"] == "delta"][-1]
+    what = f"shuffle accountant at {amount(last['reports'])} reports, against sums of binomial tails"
+    return [Headline(what, times(last["tails"] / last["seconds"]))]
+
+
+SECTION = Section(
+    "shuffle",
+    "Shuffle accountant",
+    measure,
+    text,
+    quick={"sizes": (1000, 10_000), "rounds": ()},
+    plot=plot,
+    caption="Time of the shuffle accountant over the number of reports",
+    headlines=headlines,
+)
+
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--delta", type=float, default=1e-6)
-    options = parser.parse_args()
-    weight = favoured_weight(options.epsilon)
-    print(f"Collision, 4 entries, 17 buckets: central epsilon at delta = {options.delta:g}")
-    print(f"{'reports':>20} {'epsilon':>12} {'seconds':>9}")
-    for n in SIZES:
-        crowd = response(n, 4, 17, weight, UNIT)
-        seconds, epsilon = best(lambda crowd=crowd: crowd.epsilon(options.delta))
-        print(f"{n:>20,} {epsilon:>12.6g} {seconds:>9.4f}")
-
-    print(
-        "\nRandomized response: one delta(epsilon), against one pair of binomial tails per number of clones"
-    )
-    print(f"{'reports':>20} {'ours':>9} {'tails':>9} {'ratio':>8} {'ours / theirs - 1':>18}")
-    for n in SIZES[:-1]:
-        crowd = any_mechanism(n, options.epsilon)
-        epsilon = crowd.epsilon(options.delta)
-        ours, value = best(lambda crowd=crowd, epsilon=epsilon: crowd.delta(epsilon))
-        try:
-            theirs, other = best(lambda crowd=crowd, epsilon=epsilon: by_tails(crowd, epsilon))
-        except ImportError:
-            print(f"{n:>20,} {ours:>9.4f} {'-':>9}")
-            continue
-        print(f"{n:>20,} {ours:>9.4f} {theirs:>9.4f} {theirs / ours:>8.1f} {value / other - 1:>18.1e}")
-
-    print("\nTen rounds of Collision")
-    for n in (10_000, 1_000_000):
-        for method in ("loss", "basic"):
-            rounds = [response(n, 4, 17, weight, UNIT)] * 10
-            try:
-                seconds, total = best(
-                    lambda rounds=rounds, method=method: compose(rounds, options.delta, method), 1
-                )
-            except Refused as problem:
-                print(f"{n:>20,} {method}: {problem}")
-                continue
-            print(f"{n:>20,} {method:<6} epsilon = {total.epsilon:.4g} in {seconds:.2f} s")
-    print(f"\nPeak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
-
-
-if __name__ == "__main__":
-    main()
+    print(text(measure(**vars(parser.parse_args()))))
