@@ -78,7 +78,7 @@ def test_the_background_folds_by_itself(store_url: str) -> None:
     task = collected_task()
     with collecting(store_url, task, fold_every=0.05) as running:
         running.send(some_reports(task, 10), "one")
-        eventually(lambda: running.service.store.waiting(task.digest.hex()) is None)
+        eventually(lambda: not running.service.store.waiting(task.digest.hex()))
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,22 @@ def test_a_crowd_that_the_collector_cannot_open_does_not_block_the_next(
     assert sorted(collector.all_items()) == sorted(good)
 
 
+def test_a_crowd_that_the_collector_cannot_open_is_sent_again_after_a_restart(
+    mixer: Mixer, collector: Collector
+) -> None:
+    collector.status = 422
+    sent = items(5)
+    first = shuffler(mixer, collector.url)
+    first.accept(TASK, b"".join(sent))
+    first.step()
+    asked = len(collector.requests)
+    assert first.step() == (True, 0.0)
+    assert len(collector.requests) == asked
+    collector.status = 200
+    shuffler(mixer, collector.url).step()
+    assert sorted(collector.all_items()) == sorted(sent)
+
+
 class Process:
     """A real `hubbub shuffler`."""
 

@@ -36,6 +36,17 @@ def folder_for(store: Store, task: Task = TASK) -> Folder:
     return Folder(store, [task], Metrics())
 
 
+def test_rules_for_the_collector_are_part_of_the_task() -> None:
+    """At their defaults they leave the digests of older tasks alone; changed, they make another task."""
+    assert b"precision" not in TASK.canonical
+    assert b"keep_reports" not in TASK.canonical
+    assert collected_task(precision="hour", keep_reports=True).digest == TASK.digest
+    others = {collected_task(precision="day").digest, collected_task(keep_reports=False).digest}
+    assert len(others | {TASK.digest}) == 3
+    with refused("precision"):
+        collected_task(precision="second")
+
+
 # The log
 
 
@@ -114,7 +125,7 @@ def test_the_state_is_that_of_a_single_pass(
     expected = aggregate(TASK, everything).to_bytes()
     assert folder.fold(TASK).state.to_bytes() == expected
     assert folder_for(opened(store_url)).fold(TASK).state.to_bytes() == expected
-    assert store.waiting(NAME) is None
+    assert not store.waiting(NAME)
     assert store.head(NAME) == Head(3, 36, 7200)
     assert caplog.records == []  # nothing had to be repaired
 
@@ -223,17 +234,17 @@ def test_folding_looks_at_unfolded_batches_only(opened: Opener, tmp_path: Path) 
     store.append([batch(1)])
     asked: list[str] = []
     sql.event.listen(store.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-    last = store.waiting(NAME)
-    assert last is not None
-    store.unfolded(NAME, last, 10)
+    assert store.waiting(NAME)
+    store.unfolded(NAME, store.last(), 10)
     queries = [query for query in asked if query.startswith("SELECT")]
-    assert len(queries) == 2
+    assert len(queries) == 3
     with store.reading() as connection:
         for query in queries:
-            places = (NAME, 1)[: query.count("?")]
+            places = (NAME, 1, 0)[: query.count("?")]
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", places).all()
             assert len(plan) == 1
-            assert "INDEX batches_unfolded (task=?" in plan[0][3]
+            assert plan[0][3].startswith("SEARCH batches")
+            assert ("batches_unfolded (task=?" in plan[0][3]) == ("NOT folded" in query)
 
 
 # Damage

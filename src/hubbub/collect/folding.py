@@ -75,9 +75,10 @@ class Folder:
         """The state of every report that was acknowledged before this call (and perhaps of later ones)."""
         digest = task.digest.hex()
         with self._locks[task.digest]:
-            last = self._store.waiting(digest)
-            if last is None:
-                return self._newest(task)
+            current = self._newest(task)
+            if not self._store.waiting(digest):
+                return current
+            last = self._store.last()  # later batches keep arriving, and would keep us here
             while True:
                 started = time.perf_counter()
                 with self._store.folding(digest):

@@ -81,6 +81,8 @@ def examine_sealed(task: Task, body: bytes, most: int, keys: KeyPair) -> Examine
     if not body:
         raise Refused("The crowd is empty.")
     packed, unopened = keys.open_each(task, body)
+    if not len(packed):  # nothing is noted of it, so that it is welcome once the key is the right one
+        raise Refused("No report of this crowd can be opened: it was sealed for another key or task.")
     places = np.delete(np.arange(len(body) // sealed_width(task)), unopened)
     return _sort_out(task, packed, places, unopened)
 

@@ -191,6 +191,7 @@ class Shuffler:
                     f"Crowds of task {task.name!r} would have {self.least(task):,} reports, and a collector takes "
                     f"{most:,} at a time: lower --crowd, or the task's minimum_reports."
                 )
+        self._unopened: set[str] = set()
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="hubbub shuffler", daemon=True)
 
@@ -244,6 +245,8 @@ class Shuffler:
                 self.mixer.close_crowds(task, self.least(task))
         delivered, asked = True, 0.0
         for batch in self.mixer.outgoing():
+            if batch in self._unopened:
+                continue
             crowd = self.mixer.crowd(batch)
             try:
                 status, wait = self._post(crowd)
@@ -252,14 +255,14 @@ class Shuffler:
                 return False, asked
             words = f"a crowd of {crowd.reports} reports of task {crowd.task.hex()}"
             if status == 200:
+                self.mixer.forget(batch)
                 _log.info("forwarded %s", words)
-            elif status == 422:  # it can use no report of this crowd, now or later
+            elif status == 422:  # perhaps it came up with another key: kept, and tried again at the next start
+                self._unopened.add(batch)
                 _log.error("the collector can open nothing of %s", words)
             else:  # it may be put right by somebody
                 _log.warning("the collector answers %d to %s", status, words)
                 delivered, asked = False, max(asked, wait)
-                continue
-            self.mixer.forget(batch)
         return delivered, asked
 
     def _post(self, crowd: Crowd) -> tuple[int, float]:

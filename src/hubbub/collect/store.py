@@ -205,12 +205,16 @@ class Store:
         more = {"count": rejects.c.count + insert.excluded.count}
         return insert.on_conflict_do_update(index_elements=["task", "reason"], set_=more)
 
-    def waiting(self, task: str) -> int | None:
-        """The highest number of a batch that is not in the snapshot yet, None if all are."""
-        query = sql.select(sql.func.max(batches.c.seq)).where(batches.c.task == task, _UNFOLDED)
+    def waiting(self, task: str) -> bool:
+        """Whether any batch is not in the snapshot yet."""
+        query = sql.select(batches.c.seq).where(batches.c.task == task, _UNFOLDED).limit(1)
         with self.reading() as connection:
-            last: int | None = connection.execute(query).scalar()
-        return last
+            return connection.execute(query).scalar() is not None
+
+    def last(self) -> int:
+        """A number that no batch exceeds that has been acknowledged by now."""
+        with self.reading() as connection:
+            return connection.execute(sql.select(sql.func.max(batches.c.seq))).scalar() or 0
 
     def unfolded(self, task: str, last: int, most: int) -> list[Unfolded]:
         """Batches up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes."""
