@@ -33,7 +33,7 @@ UInt64s = NDArray[np.uint64]
 #: Words that must be left on the tape when a record begins.
 RESERVE = 1 << 12
 #: Words that are drawn at a time.
-MOST_WORDS = 1 << 24
+MOST_WORDS = 1 << 22
 
 #: Integer weight of an unfavoured outcome; a favoured one weighs floor(exp(epsilon) * UNIT).
 UNIT = 1 << 32
