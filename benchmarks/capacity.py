@@ -25,7 +25,9 @@ RUSH = 4
 KEPT = ("sketch_response", "collision", "coco", "sparse_sum")
 
 
-def measure(reports: int = 1 << 20, keys: int = 500_000, entries: int = 32, singles: int = 200) -> list[Row]:
+def measure(
+    reports: int = 1 << 20, keys: int = 1_000_000, entries: int = 32, singles: int = 200
+) -> list[Row]:
     """One row per mechanism and kind of values."""
     rows = []
     for values in ("set", "signed"):

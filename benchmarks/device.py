@@ -29,7 +29,9 @@ def suitable(values: str, keys: int, entries: int, users: int) -> list[tuple[str
 def task_for(mechanism: Mechanism, keys: int, salt: int = 0) -> Task:
     """A task over a closed vocabulary for a mechanism."""
     described = {"name": mechanism.name, **mechanism.model_dump(exclude_none=True)}
-    closed = {"kind": "closed", "size": keys, "salt": f"{salt:032x}"}
+    closed: dict[str, Any] = {"kind": "closed", "size": keys, "salt": f"{salt:032x}"}
+    if mechanism.sided:
+        closed["bits"] = max(16, (2 * keys).bit_length())  # every key has two codes
     return Task.parse({"name": "bench", "keys": closed, "mechanism": described})
 
 

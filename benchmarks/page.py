@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,11 @@ from typing import Any
 
 from hubbub.envelope import write_atomic
 from hubbub.errors import Refused, optional
+from hubbub.experiments.runner import cores
 from timing import Row, machine
+
+#: Load per core up to which a machine counts as quiet: the book's own last section still shows in the average.
+QUIET = 1.2
 
 STRONG, MUTED, LIGHT = "#b3312c", "#4a6a8a", "#9aa5ae"
 
@@ -53,16 +58,19 @@ class Result:
     machine: dict[str, str]
     seconds: float = 0.0
     left_out: str = ""
+    #: Programs per core that wanted to run besides the benchmark when it began.
+    load: float = 0.0
 
 
 def run(section: Section, quick: bool) -> Result:
     """Measure a section; one that needs what is not installed gives the reason instead."""
-    start = time.perf_counter()
+    start, load = time.perf_counter(), os.getloadavg()[0] / cores()
     try:
         rows = section.measure(**(section.quick if quick else section.full))
     except Refused as problem:
         return Result([], machine(), left_out=str(problem))
-    return Result(json.loads(json.dumps(rows)), machine(), round(time.perf_counter() - start, 1))
+    seconds = round(time.perf_counter() - start, 1)
+    return Result(json.loads(json.dumps(rows)), machine(), seconds, load=round(load, 1))
 
 
 def save(folder: Path, name: str, result: Result) -> None:
@@ -177,6 +185,8 @@ def write_page(
             draw(section, result.rows, docs / name)
             parts.append(f"![{section.caption or section.title}]({name})")
         note = "" if result.machine == usual else " " + _machine_words(result.machine)
+        if result.load > QUIET:
+            note += f" The machine was busy: {result.load:g} other programs per core, so times and ratios are rough."
         parts.append(f"*`python benchmarks/book.py {section.name}`, {duration(result.seconds)}.{note}*")
     text = "\n\n".join(part for part in parts if part) + "\n"
     write_atomic(docs / "benchmarks.md", text.encode())

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -68,6 +69,17 @@ def test_what_is_missing_is_said_and_replaces_nothing(bench: ModuleType, tmp_pat
     save(tmp_path, "tea", good)
     save(tmp_path, "tea", result)
     assert load(tmp_path, "tea") == good
+
+
+def test_a_busy_machine_is_admitted(bench: ModuleType, tmp_path: Path) -> None:
+    from page import Section, load, run, save, write_page
+
+    section = Section("tea", "Tea", lambda: [{"x": 1}], str)
+    calm = replace(run(section, quick=False), load=0.5)
+    assert "busy" not in write_page("Book", "", [section], {"tea": calm}, tmp_path)
+    save(tmp_path, "tea", replace(calm, load=6.5))
+    page = write_page("Book", "", [section], {"tea": load(tmp_path, "tea")}, tmp_path)
+    assert "6.5 other programs per core" in page
 
 
 def test_the_machine_is_described_without_names(bench: ModuleType) -> None:

@@ -33,6 +33,9 @@ from hubbub.guarantee import Guarantee
 from hubbub.mechanism import Mechanism, explain, make_mechanism, mechanism_code
 from hubbub.record import Scale
 
+#: Rules that the first published task files did not have.
+_LATER_RULES = ("precision", "keep_reports")
+
 
 class Task(BaseModel):
     """Keys, values, mechanism and collection rules."""
@@ -125,8 +128,11 @@ class Task(BaseModel):
         return Scale("signed", self.low, self.high, center, half)
 
     def to_toml(self) -> str:
-        """The task file's text."""
+        """The task file's text. Rules that came later are left out at their default: older hubbubs read it, too."""
         data = self.model_dump(exclude_none=True)
+        for name in _LATER_RULES:
+            if data[name] == type(self).model_fields[name].default:
+                del data[name]
         tables = {key: data.pop(key) for key in ("keys", "mechanism")}
         lines = [f"{key} = {_toml(value)}" for key, value in data.items()]
         for name, table in tables.items():

@@ -19,7 +19,8 @@ import sqlalchemy as sql
 from collecting import PRIVKV, Collector, collected_task, collecting, eventually, sealed_batch, some_reports
 from live import Answer, ask, bearer
 
-from hubbub.collect.store import Unavailable, batches
+from hubbub.collect.database import batches
+from hubbub.collect.store import Unavailable
 from hubbub.device.sealing import seal
 from hubbub.server.fold import aggregate
 

@@ -33,7 +33,8 @@ from live import ask, bearer
 
 from helpers import refuse, strict_json, succeed
 from hubbub.collect import folding, ingest, service, tokens
-from hubbub.collect.store import Store, states
+from hubbub.collect.database import states
+from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
 from hubbub.estimates import estimate
 from hubbub.files import load_state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from collecting import collected_task, some_reports
 
 from helpers import reason, refused
 from hubbub.collect import folding, migrations
+from hubbub.collect.database import batches, history, states
 from hubbub.collect.folding import Damaged, Folder
 from hubbub.collect.metrics import Metrics
-from hubbub.collect.store import Batch, Head, Store, Unavailable, batches, history, states
+from hubbub.collect.store import Batch, Head, Store, Unavailable
 from hubbub.server.fold import aggregate
 from hubbub.task import Task
 
@@ -43,6 +45,9 @@ def test_rules_for_the_collector_are_part_of_the_task() -> None:
     assert collected_task(precision="hour", keep_reports=True).digest == TASK.digest
     others = {collected_task(precision="day").digest, collected_task(keep_reports=False).digest}
     assert len(others | {TASK.digest}) == 3
+    assert "precision" not in TASK.to_toml()
+    changed = collected_task(precision="day", keep_reports=False)
+    assert Task.parse(tomllib.loads(changed.to_toml())) == changed
     with refused("precision"):
         collected_task(precision="second")
 

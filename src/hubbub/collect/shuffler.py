@@ -257,7 +257,8 @@ class Shuffler:
             if status == 200:
                 self.mixer.forget(batch)
                 _log.info("forwarded %s", words)
-            elif status == 422:  # perhaps it came up with another key: kept, and tried again at the next start
+            elif status == 422:
+                # Perhaps it came up with another key: kept, and tried again at the next start.
                 self._unopened.add(batch)
                 _log.error("the collector can open nothing of %s", words)
             else:  # it may be put right by somebody

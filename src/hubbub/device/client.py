@@ -19,8 +19,8 @@ from hubbub.errors import Refused
 from hubbub.record import Entries, Record, Summary, plain_record, sample_down
 from hubbub.task import Task
 
-#: Records that are worked on at a time.
-CHUNK = 1 << 16
+#: Records that are worked on at a time, and of wide reports no more than have this many numbers.
+CHUNK, _MOST_NUMBERS = 1 << 16, 1 << 24
 
 
 class Client:
@@ -63,8 +63,9 @@ def privatize(
     layout = task.mechanism.layout
     packed = np.zeros((len(entries), layout.width), dtype=np.uint8)
     summary = Summary()
-    for start in range(0, len(entries), CHUNK):
-        part = entries.slice(start, min(start + CHUNK, len(entries)))
+    step = max(1, min(CHUNK, _MOST_NUMBERS // len(layout.fields)))
+    for start in range(0, len(entries), step):
+        part = entries.slice(start, min(start + step, len(entries)))
         if task.mechanism.refuses_longer and (np.diff(part.offsets) > task.mechanism.max_entries).any():
             raise Refused(
                 f"A record has more than {task.mechanism.max_entries} entries, which this guarantee does not cover; "

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.device.wire import Layout
 from hubbub.server.state import State
 from hubbub.task import Task
 
 Bytes = NDArray[np.uint8]
 Int64s = NDArray[np.int64]
 
-#: Reports that are unpacked and absorbed at a time: enough for many to share a seed (see `hubbub.hashed`).
-_CHUNK = 1 << 22
+#: Reports that are unpacked and absorbed at a time: enough for many to share a seed (see `hubbub.hashed`), and of wide
+#: reports no more than have this many numbers.
+_CHUNK, _MOST_NUMBERS = 1 << 22, 1 << 24
 
 
 def aggregate(
@@ -36,11 +38,16 @@ def aggregate(
         layout.unpack(raw)
     rows = raw.reshape(-1, layout.width)
     total = mechanism.empty(task.keys)
-    for start in range(0, len(rows), _CHUNK):
-        part = rows[start : start + _CHUNK]
+    step = _chunk(layout)
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step]
         mechanism.absorb(total, task.keys, layout.unpack(part))
         progress(len(part))
     return total if state is None else state.merge(total)
+
+
+def _chunk(layout: Layout) -> int:
+    return max(1, min(_CHUNK, _MOST_NUMBERS // len(layout.fields)))
 
 
 def merge_into(total: State, part: State) -> None:
@@ -94,6 +101,7 @@ class Fold:
         self.task = task
         self.state = task.mechanism.empty(task.keys)
         self.rejected: list[Rejected] = []
+        self._chunk = _chunk(task.mechanism.layout)
         self._waiting: list[_Rows] = []
         self._size = 0
 
@@ -116,7 +124,7 @@ class Fold:
             numbers, lengths = numbers[whole], lengths[whole]
         self._waiting.append(_Rows(source, numbers, lengths // width, data))
         self._size += len(data) // width
-        if self._size >= _CHUNK:
+        if self._size >= self._chunk:
             self._absorb()
 
     def set_aside(self, source: str, reason: str, rows: Int64s, places: Int64s | None = None) -> None:
@@ -138,8 +146,8 @@ class Fold:
         mechanism, layout = self.task.mechanism, self.task.mechanism.layout
         reports = np.concatenate([lot.data for lot in waiting]).reshape(-1, layout.width)
         places, codes = [], []
-        for start in range(0, len(reports), _CHUNK):
-            numbers, reasons = layout.unpack_each(reports[start : start + _CHUNK])
+        for start in range(0, len(reports), self._chunk):
+            numbers, reasons = layout.unpack_each(reports[start : start + self._chunk])
             bad = np.flatnonzero(reasons)
             places.append(start + bad)
             codes.append(reasons[bad])

@@ -1,0 +1,107 @@
+"""The tables as queries see them, and connections with the settings on which the store's promises rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sql
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from hubbub.errors import Refused, optional
+
+_tables = sql.MetaData()
+batches = sql.Table(
+    "batches",
+    _tables,
+    sql.Column("seq", sql.BigInteger, primary_key=True),
+    sql.Column("task", sql.String),
+    sql.Column("batch", sql.String),
+    sql.Column("count", sql.Integer),
+    sql.Column("rejected", sql.Integer),
+    sql.Column("received", sql.BigInteger),
+    sql.Column("crowd", sql.Integer),
+    sql.Column("folded", sql.Boolean),
+    sql.Column("checksum", sql.LargeBinary),
+    sql.Column("payload", sql.LargeBinary),
+)
+states = sql.Table(
+    "states",
+    _tables,
+    sql.Column("task", sql.String, primary_key=True),
+    sql.Column("version", sql.BigInteger),
+    sql.Column("count", sql.BigInteger),
+    sql.Column("period", sql.BigInteger),
+    sql.Column("payload", sql.LargeBinary),
+)
+history = sql.Table(
+    "history",
+    _tables,
+    sql.Column("task", sql.String, primary_key=True),
+    sql.Column("period", sql.BigInteger, primary_key=True),
+    sql.Column("reports", sql.BigInteger),
+    sql.Column("state", sql.LargeBinary),
+)
+rejects = sql.Table(
+    "rejects",
+    _tables,
+    sql.Column("task", sql.String, primary_key=True),
+    sql.Column("reason", sql.String, primary_key=True),
+    sql.Column("count", sql.BigInteger),
+)
+meta = sql.Table(
+    "meta", _tables, sql.Column("name", sql.String, primary_key=True), sql.Column("value", sql.LargeBinary)
+)
+
+
+def open_engine(url: str, create: bool) -> sql.Engine:
+    """An engine with the settings on which the promises rest."""
+    try:
+        parsed = sql.make_url(url)
+    except sql.exc.ArgumentError:
+        parsed = None
+    backend = parsed.get_backend_name() if parsed is not None else ""
+    if (
+        parsed is None
+        or backend not in ("sqlite", "postgresql")
+        or (backend == "sqlite" and not parsed.database)
+    ):
+        raise Refused("A store is named sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
+    if backend == "postgresql":
+        optional("psycopg", "postgresql")
+        waits = {"connect_timeout": 5, "options": "-c lock_timeout=5000 -c statement_timeout=60000"}
+        return sql.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            hide_parameters=True,
+            connect_args={**waits, "application_name": "hubbub"},
+            pool_timeout=5,
+            pool_size=4,
+            max_overflow=12,
+        )
+    file = Path(parsed.database or "").resolve()
+    if not file.parent.is_dir():
+        raise Refused(f"The store's folder {file.parent} does not exist.")
+    if not create and not file.exists():
+        raise Refused(f"There is no store {file}; hubbub serve makes it.")
+    engine = sql.create_engine(
+        parsed,
+        hide_parameters=True,
+        pool_timeout=5,
+        pool_size=4,
+        max_overflow=12,
+        connect_args={"timeout": 2},
+    )
+    sql.event.listen(engine, "connect", _prepare_sqlite)
+    sql.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
+    connection.isolation_level = None  # transactions begin where we say so, and cover changes of tables, too
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 2000"):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+
+
+def _begin_sqlite(connection: sql.Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options().get("hubbub_begin", "BEGIN"))
