@@ -108,7 +108,6 @@ def _on_spark(task: Task, folder: Path) -> tuple[float, Any]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(home),
-        "SPARK_WORKER_DIR": str(home / "work"),
     }
     builder = SparkSession.builder.master("local-cluster[2,1,2048]").config("spark.ui.enabled", "false")
     session = (

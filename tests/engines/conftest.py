@@ -42,13 +42,13 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         patch.setenv("SPARK_LOCAL_DIRS", str(folder))
-        patch.setenv("SPARK_WORKER_DIR", str(folder / "work"))
         yield folder
 
 
 @pytest.fixture(scope="session")
 def session(spark_home: Path) -> Iterator[Any]:
     """A session on a cluster of two executors with one core each."""
+    import pyspark
     from pyspark.sql import SparkSession
 
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the tests end before a better compiler would pay
@@ -68,5 +68,9 @@ def session(spark_home: Path) -> Iterator[Any]:
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    work = Path(pyspark.__file__).parent / "work" / session.sparkContext.applicationId
     yield session
     session.stop()
+    shutil.rmtree(
+        work, ignore_errors=True
+    )  # a local cluster's workers write beside Spark, wherever they are told to

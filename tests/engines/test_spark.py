@@ -89,9 +89,8 @@ def test_tasks_and_days_in_one_pass(session: Any) -> None:
 def test_skewed_partitions_and_the_tree(session: Any) -> None:
     """Forty partitions, most of them empty, one with nearly all rows, and no ids."""
     packed = reports(500)
-    rows = frame(session, report_table(TASK, packed, DAYS[0], 3)).select("reports")
-    first = rows.limit(20)
-    df = rows.exceptAll(first).coalesce(1).unionAll(first.repartition(39))
+    most, few = (frame(session, report_table(TASK, part, DAYS[0], 3)) for part in (packed[60:], packed[:60]))
+    df = most.coalesce(1).unionAll(few.repartition(39)).select("reports")
     assert df.rdd.getNumPartitions() == 40
     assert crowd.aggregate(df, TASK).to_bytes() == aggregate(TASK, packed).to_bytes()
 

@@ -179,17 +179,14 @@ def test_measured_errors_are_the_predicted_ones() -> None:
     assert rows == measured()
 
 
-def figure_rows() -> list[Row]:
-    """A small run of everything that Figures 1 to 3 draw."""
-    panels = [("entries", 64, 2, "record", None), ("epsilon", 200, 2, "record", None)]
+def small_rows(panels: list[tuple[str, int, str, float | None]]) -> list[Row]:
+    """Small runs of what the figures draw: what is varied, keys, what is hidden, distance."""
     return zhou.summary(
         [
             row
-            for panel, keys, entries, unit, distance in panels
+            for panel, keys, unit, distance in panels
             for repetition in range(2)
-            for row in zhou.measure_crowd(
-                panel, 300, keys, entries, [0.5, 1.0], unit, distance, repetition=repetition
-            )
+            for row in zhou.measure_crowd(panel, 300, keys, 2, [1.0], unit, distance, repetition=repetition)
         ]
     )
 
@@ -202,14 +199,25 @@ def test_only_the_largest_means_are_asked_for() -> None:
     assert rows[1]["MSE"] != everyone[1]["MSE"]
 
 
-def test_pictures_and_texts(tmp_path: Path) -> None:
-    rows = figure_rows()
+@pytest.mark.parametrize(
+    ("panels", "said"),
+    [
+        ([("entries", 64, "record", None), ("epsilon", 200, "record", None)], "Theorem 15"),
+        ([("entries", 64, "entry", None)], "one entry, (1/epsilon) sqrt(ln d / n)"),
+        ([("distance", 64, "record", None), ("distance", 64, "l1", 4.0)], "pay for it"),
+    ],
+    ids=["records", "entries", "distances"],
+)
+def test_pictures_and_texts(
+    panels: list[tuple[str, int, str, float | None]], said: str, tmp_path: Path
+) -> None:
+    rows = small_rows(panels)
     assert {row["repetitions"] for row in rows} == {2}
+    assert {row["mechanism"] for row in rows} <= set(zhou_pages.STYLES)
     zhou_pages.draw_panels(rows, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert {row["mechanism"] for row in rows} <= set(zhou_pages.STYLES)
     text = zhou_pages.about_figure(rows)
-    assert "constant" in text
+    assert said in text
     assert "drawn at once" in text
 
 

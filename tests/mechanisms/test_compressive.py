@@ -14,7 +14,7 @@ from hubbub.device.codes import Keys
 from hubbub.errors import Refused
 from hubbub.estimates import estimate
 from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import make_mechanism
+from hubbub.mechanism import Goal, make_mechanism
 from hubbub.mechanisms.compressive import Compressive
 from hubbub.privacy.exact import law_of
 from hubbub.privacy.shuffle import shuffled_guarantee
@@ -78,7 +78,7 @@ def test_error_bars_count_the_crosstalk(family: str, epsilon: float, blocks: int
         assert found.frequency is not None
         assert found.frequency_variance is not None
         error = found.frequency - truth
-        noise = mechanism.variance("frequency", len(entries), energy=0.0)
+        noise = mechanism.gain**2 / mechanism.parts / len(entries)
         ratios.append(float(np.mean(error**2 / found.frequency_variance)))
         plain.append(float(np.mean(error**2 / noise)))
         lean.append(float(np.mean(error[:8]) / math.sqrt(noise)))
@@ -150,8 +150,18 @@ def test_rows_that_are_no_power_of_two() -> None:
     assert abs(seen[:12].mean() - 200) < SIGMAS * math.sqrt(200 / 12)
     assert abs(seen[12:].mean() - 100) < SIGMAS * math.sqrt(100 / 488)
     drawn = np.array([2] * 12 + [1] * 488) / 512
-    more, fewer = (mechanism.variance("frequency", users, energy=e) for e in (1.0, 0.0))
-    assert more - fewer == pytest.approx(0.25 * (drawn**2).sum(), rel=1e-9)
+    crosstalk = mechanism.variance("frequency", users) - mechanism.gain**2 / users
+    assert crosstalk == pytest.approx(0.25 * (drawn**2).sum(), rel=1e-9)
+
+
+def test_the_planner_is_offered_rows_for_unbiased_estimates() -> None:
+    """Crosstalk is at most 3% of the variance where the codes have room for the rows, and all rows are used else."""
+    for users, keys in ((1000, 100), (20_000, 100), (10_000_000, 100)):
+        for made in Compressive.candidates(Goal("frequency", 2.0, 1, users=users, keys=keys)):
+            noise = made.gain**2 / made.parts / users
+            full = made.rows * made.parts == 1 << 16
+            assert made.variance("frequency", users) <= 1.03 * noise * (1 + 1e-9) or full
+            assert made.rows == 1 << made.layout.fields[0].bits
 
 
 def test_fewer_users_than_rows() -> None:

@@ -64,6 +64,7 @@ def describe_task(task: Task, promise: bool = True) -> str:
         f"mechanism  {mechanism.name}: {chosen}",
         f"estimates  {', '.join(mechanism.quantities)}",
         f"report     {mechanism.layout.width} bytes ({mechanism.layout.bits} bits)",
+        *(f"note       {remark}" for remark in mechanism.remarks),
     ]
     return "\n".join([*lines, f"guarantee  {task.guarantee.words()}"] if promise else lines)
 

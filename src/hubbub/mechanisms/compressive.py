@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.device.codes import Keys
+from hubbub.device.codes import SMALLEST_BITS, Keys
 from hubbub.device.coins import UNIT, Coins, begin_record, favoured_weight, run_kernel
 from hubbub.device.hashing import Family, hash_entries
 from hubbub.device.wire import Field as WireField
@@ -279,18 +279,26 @@ class Compressive(Mechanism):
     ) -> float:
         """Of the linear estimate, with users spread evenly over the blocks.
 
-        The sum of squared frequencies, which makes the crosstalk, is taken as a quarter of the share of users who hold
-        a key; the error bars use what was measured. Recovery removes most of it.
+        The sum of squared frequencies, which makes the crosstalk, is taken as a quarter; the error bars use what was
+        measured, and recovery removes most of it.
         """
         drawn = 1 << (self.rows - 1).bit_length()
-        sharing = (self.rows + 3 * (drawn - self.rows) * (drawn > self.rows)) / drawn**2
-        squares = (1.0 if energy is None else energy) / 4 / self.parts
-        return (self._noise(self.parts) - frequency) / users + squares * sharing
+        sharing = (self.rows + 3 * (drawn - self.rows)) / drawn**2
+        return (self._noise(self.parts) - frequency) / users + sharing / 4 / self.parts
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Compressive]:
-        """One bit, and the recursive scheme with as many blocks as it allows."""
-        if (goal.unit, goal.values, goal.max_entries, goal.quantity) == ("record", "set", 1, "frequency"):
-            most = 1 << math.floor(goal.epsilon / math.log(2))
-            for blocks in {1, min(most, 1 << 20)}:
-                yield cls(epsilon=goal.epsilon, family=goal.family, blocks=blocks)
+        """One bit, and the recursive scheme with as many blocks as it allows.
+
+        The planner compares unbiased estimates of every key, so these have rows for that: the fewest with which
+        crosstalk adds at most 3% to the variance, as far as the codes go. Recovery does with far fewer.
+        """
+        if (goal.unit, goal.values, goal.max_entries, goal.quantity) != ("record", "set", 1, "frequency"):
+            return
+        most = min(1 << math.floor(goal.epsilon / math.log(2)), 1 << 10)
+        for blocks in sorted({1, most}):
+            made = cls(epsilon=goal.epsilon, family=goal.family, blocks=blocks)
+            wanted = goal.users / (4 * made.parts * 0.03 * made._noise(made.parts))
+            room = 1 << max(SMALLEST_BITS, goal.keys.bit_length())
+            rows = min(1 << math.ceil(math.log2(max(wanted, 1))), room // made.parts, 1 << 20)
+            yield cls(epsilon=goal.epsilon, family=goal.family, blocks=blocks, rows=rows)

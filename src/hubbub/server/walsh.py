@@ -25,17 +25,74 @@ Number = TypeVar("Number", np.int64, np.float64)
 _SMALL = 1 << 15
 
 
+#: Runs of 64-bit integers that fit into the first and the second cache of a core.
+_NEAR, _MIDDLE = 1 << 12, 1 << 16
+
+
+@kernel
+def _pass_of_two(data: Any, half: int) -> None:
+    """One level: pairs that are `half` apart."""
+    for block in range(0, len(data), 2 * half):
+        first, second = data[block : block + half], data[block + half : block + 2 * half]
+        for i in range(half):
+            a, b = first[i], second[i]
+            first[i], second[i] = a + b, a - b
+
+
+@kernel
+def _pass_of_four(data: Any, half: int) -> None:
+    """Two levels in one pass, which halves the traffic with memory."""
+    for block in range(0, len(data), 4 * half):
+        # Slices, because the compiler turns loops from 0 over whole slices into vector instructions.
+        first, second = data[block : block + half], data[block + half : block + 2 * half]
+        third, fourth = data[block + 2 * half : block + 3 * half], data[block + 3 * half : block + 4 * half]
+        for i in range(half):
+            a, b, c, d = first[i], second[i], third[i], fourth[i]
+            a, b, c, d = a + b, a - b, c + d, c - d
+            first[i], second[i], third[i], fourth[i] = a + c, b + d, a - c, b - d
+
+
+@kernel
+def _pass_of_eight(data: Any) -> None:
+    """The first three levels: neighbours, too close together for vector instructions over `half`."""
+    for block in range(0, len(data), 8):
+        v = data[block : block + 8]
+        a, b, c, d = v[0] + v[1], v[0] - v[1], v[2] + v[3], v[2] - v[3]
+        e, f, g, h = v[4] + v[5], v[4] - v[5], v[6] + v[7], v[6] - v[7]
+        a, b, c, d = a + c, b + d, a - c, b - d
+        e, f, g, h = e + g, f + h, e - g, f - h
+        v[0], v[1], v[2], v[3] = a + e, b + f, c + g, d + h
+        v[4], v[5], v[6], v[7] = a - e, b - f, c - g, d - h
+
+
+@kernel
+def _levels(data: Any, half: int) -> None:
+    """All levels from `half` on."""
+    size = len(data)
+    if half == 1 and size >= 8:
+        _pass_of_eight(data)
+        half = 8
+    while half < size:
+        if 4 * half <= size:
+            _pass_of_four(data, half)
+            half *= 4
+        else:
+            _pass_of_two(data, half)
+            half *= 2
+
+
 @kernel
 def _butterflies(data: Any) -> None:
+    """The transform in place: levels that fit into a cache are finished there, run by run."""
     size = len(data)
-    half = 1
-    while half < size:
-        for block in range(0, size, 2 * half):
-            for i in range(block, block + half):
-                a, b = data[i], data[i + half]
-                data[i] = a + b
-                data[i + half] = a - b
-        half *= 2
+    middle = min(size, _MIDDLE)
+    near = min(size, _NEAR)
+    for start in range(0, size, middle):
+        run = data[start : start + middle]
+        for inner in range(0, middle, near):
+            _levels(run[inner : inner + near], 1)
+        _levels(run, near)
+    _levels(data, middle)
 
 
 def transform(data: NDArray[Number]) -> NDArray[Number]:
@@ -78,7 +135,7 @@ def _scatter(total: Any, base: Any, rows: Any, bucket: Any, values: Any) -> None
         dense = bucket[i] < 0
         if dense:
             coefficients[:] = values[i]
-            _butterflies(coefficients)
+            _levels(coefficients, 1)
         width = 1
         for bit in range(rows.shape[1]):
             flip = 0 if dense else (bucket[i] >> bit) & 1
