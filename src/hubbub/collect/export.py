@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
+from hubbub.engines.arrow import report_schema
 from hubbub.errors import optional
 from hubbub.task import Task
 
@@ -17,13 +18,7 @@ _ROWS = 1000
 def write_parquet(path: Path, task: Task, batches: Iterable[tuple[str, int, bytes]]) -> None:
     """Write batches (id, time of arrival, reports); the task itself is in the file's metadata."""
     arrow, parquet = optional("pyarrow", "lake"), optional("pyarrow.parquet", "lake")
-    columns = {
-        "task": arrow.string(),
-        "day": arrow.date32(),
-        "batch": arrow.string(),
-        "reports": arrow.binary(),
-    }
-    schema = arrow.schema(list(columns.items()), metadata={"hubbub.task": task.canonical})
+    schema = report_schema(task)
     digest, left = task.digest.hex(), iter(batches)
     with parquet.ParquetWriter(path, schema) as writer:
         while rows := list(islice(left, _ROWS)):
