@@ -177,14 +177,15 @@ def remarks(rows: Sequence[Row]) -> str:
     text = """
 The paper prints curves and no numbers. HR and one-bit HR are Hadamard response, projected onto the simplex; CP is
 compressive privatization with m = 500 and orthogonal matching pursuit, the sparsity given, projected in l1. Its
-symmetric form has 500 outcomes and therefore 250 rows, too few for 25 keys. As in the paper, rows are dealt in turn for
-one-bit CP, and one-bit HR counts rows without users as 0. With fewer users than rows that scales its estimates down (the
-paper's Figure 2 leaves those points out); projected onto the simplex they are pulled towards the uniform law on the
-chosen keys, which is no merit where that happens to be the truth (Unif). The points of a curve share their first users.
+symmetric form has 500 outcomes and therefore 250 rows, too few for 25 keys. As in the paper, rows are dealt in turn
+for one-bit CP, and one-bit HR counts rows without users as 0. With fewer users than rows that scales its estimates down
+(the paper's Figure 2 leaves those points out); projected onto the simplex they are pulled towards the uniform law on
+the chosen keys, which is no merit where that happens to be the truth (Unif). The points of a
+curve share their first users.
 
 Not in the paper: "noise level" adds keys while one stands out from the noise, whose size is known, so nobody has to
 know the sparsity; where the law is only nearly sparse (Geo) it keeps improving while the others stall at the mass they
-leave out. "Simplex least squares" needs no sparsity either."""
+leave out. "Simplex least squares" (10,000 keys only) needs no sparsity either."""
     return "\n".join(lines) + "\n" + text
 
 
