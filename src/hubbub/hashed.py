@@ -159,8 +159,6 @@ class Hashed(Mechanism):
         variance of a key, f the other keys' frequencies; sum f^2 is taken as a quarter of max_entries.
         """
         least = 16 if self.family == "walsh" else 32
-        if self.buckets == 1 and self.max_entries == 1:
-            return least
         noise = self.variance(self.quantities[0], self.users)
         wanted = math.log2(self.max_entries / 4 / (self.buckets * 0.03 * noise))
         return min(64, max(least, 8 * math.ceil(wanted / 8)))

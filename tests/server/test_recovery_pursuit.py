@@ -151,11 +151,11 @@ def test_refitted_errors_are_right() -> None:
 def test_pure_noise_finds_nothing() -> None:
     """At most 5% of noise-only measurements give any key; with a limit 30% lower most do.
 
-    False alarms: 40 or more of 400 at a probability of 0.05 happen with probability 5e-5; at the seeds used here, none.
+    False alarms: 48 or more of 400 at a probability of 0.05 happen with probability below 1e-6.
     """
     matrix = matrix_of(500, 64)
     found = [len(pursue_noise(measure(matrix, np.zeros(500), 1.0, seed)).places) > 0 for seed in range(400)]
-    assert sum(found) < 40
+    assert sum(found) < 48
     loose = 500 * (1 - _normal(0.7 * threshold(500)))
     often = [
         len(pursue_noise(measure(matrix, np.zeros(500), 1.0, s), odds=loose).places) > 0 for s in range(50)
@@ -252,7 +252,7 @@ def test_published_setting() -> None:
 
     That is what least squares on the ten keys has: ten normal errors of variance (c^2 - 0.1) / (n (1 - 10 / 500)).
     Measured over predicted is 1 within six standard errors (false alarms 1e-6); 30% off is noticed. The noise level
-    finds the same keys, and one too many in at most 5% of the runs (12 of 48 happen with probability 1e-6).
+    finds the same keys, and one too many in at most 5% of the runs (14 of 48 happen with probability below 1e-6).
     """
     ratios, extra = [], 0
     for users, runs in ((50_000, 30), (200_000, 14), (1_000_000, 4)):
@@ -271,7 +271,7 @@ def test_published_setting() -> None:
     assert abs(mean - 1) <= SIGMAS * spread
     for wrong in (0.7, 1.3):
         assert abs(mean / wrong - 1) > SIGMAS * spread / wrong
-    assert extra < 12
+    assert extra < 14
 
 
 @pytest.mark.parametrize(("rate", "limit", "given"), [(0.8, 0.03, 2), (0.6, 0.05, 3)])
