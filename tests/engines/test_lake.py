@@ -468,8 +468,9 @@ def test_a_command_ended_from_outside_goes_on(how: signal.Signals, files: Any, t
     _, state = files
     slow = tmp_path / "slow.py"
     slow.write_text(
-        "import sys, time\n"
+        "import signal, sys, time\n"
         "from hubbub.engines import lake, manifest\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it\n"
         "lake._LEAST, lake._MOST, manifest._PAUSE, manifest._SHARE = 1, 1, 0, 0\n"
         "fold = lake._fold\n"
         "def dawdle(task, work):\n"
