@@ -62,9 +62,14 @@ def workers(jobs: int, task: Task) -> Iterator[Run]:
 
 
 def _begin(task: Task) -> None:
-    """In a new process: the task, no interrupts (the first process handles them), and no life of its own."""
+    """In a new process."""
     global _task
     _task = task
+    belong_to_parent()
+
+
+def belong_to_parent() -> None:
+    """In a new process: no interrupts (the first process handles them), and no life of its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hubbub.engines.pool import belong_to_parent
 from hubbub.envelope import write_atomic
 
 Row = dict[str, Any]
@@ -161,7 +162,7 @@ def _run_all(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, list[Row]
             yield (job.key, *job.run())
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), context, belong_to_parent)
     try:
         running = {pool.submit(job.run): job for job in jobs}
         for done in as_completed(running):
