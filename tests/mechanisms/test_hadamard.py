@@ -78,7 +78,7 @@ def test_sketch_response_matches_the_best_for_one_key(epsilon: float) -> None:
 def test_one_bit_form_is_sparse_sum_with_one_entry() -> None:
     """The bit is the key's Walsh sign, flipped with probability 1 / (e^eps + 1)."""
     one_bit = make_mechanism("sparse_sum", epsilon=1.0, max_entries=1)
-    assert (one_bit.layout.bits, one_bit.layout.fields[-1].name) == (17, "bit")
+    assert [(field.name, field.bits) for field in one_bit.layout.fields] == [("seed", 24), ("bit", 1)]
     law = law_of(task_for(one_bit), {"1": 1.0}, 5)
     assert sorted(float(p) for p in law.values()) == pytest.approx(
         [1 / (math.e + 1), math.e / (math.e + 1)], rel=1e-8
