@@ -51,6 +51,8 @@ class Service:
         self.by_digest = {task.digest.hex(): task for task in tasks}
         if len(self.by_digest) < len(tasks):
             raise Refused("A task is named twice.")
+        # Pages ask every two seconds, and a vocabulary may have a million keys.
+        self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
         self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
@@ -84,7 +86,7 @@ class Service:
         return {
             "name": task.name,
             "digest": digest,
-            "toml": task.to_toml(),
+            "toml": self._texts[digest],
             "keys": {
                 "kind": task.keys.kind,
                 "count": task.keys.count if task.keys.kind == "closed" else None,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.collect.folding import SECONDS
 from hubbub.errors import Refused
 from hubbub.estimates import MEANINGS, Estimate
 from hubbub.mechanism import Quantity
@@ -191,7 +192,7 @@ def _over_time(past: dict[str, Any], followed: Sequence[str], unit: Unit) -> dic
         "times": times,
         "series": series,
         "arrived": [[_seconds(row["period"]) for row in periods], [row["reports"] for row in periods]],
-        "step": {"minute": 60, "hour": 3600, "day": 86400}[past["precision"]],
+        "step": SECONDS[past["precision"]],
     }
     return {"charts": json.dumps(charts), "latest": periods[-8:], "precision": past["precision"]}
 
