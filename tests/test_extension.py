@@ -28,7 +28,7 @@ from hubbub.experiments.populations import distinct_population
 from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
 from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Moments, mechanism_code, mechanisms
+from hubbub.mechanism import Goal, Held, Moments, mechanism_code, mechanisms
 from hubbub.plan import rank
 from hubbub.task import Task
 
@@ -111,8 +111,8 @@ def define_toy(toy_name: str = "toy") -> Any:
                 users * self.gap**2
             )
 
-        def variance(self, quantity: Any, users: int, frequency: float = 0.0, *_: Any, **__: Any) -> float:
-            return float(self.spread(users, frequency))
+        def variance_for(self, quantity: Any, users: int, held: Held) -> float:
+            return float(self.spread(users, held.frequency))
 
         @classmethod
         def candidates(cls, goal: Goal) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from hubbub.device.wire import Layout
 from hubbub.errors import Refused
 from hubbub.items import plausible
 from hubbub.kernel import Kernel, kernel
-from hubbub.mechanism import Mechanism, Moments, Quantity
+from hubbub.mechanism import Held, Mechanism, Moments, Quantity
 from hubbub.record import Entries
 
 if TYPE_CHECKING:
@@ -187,14 +187,5 @@ class KeyValue(Listed):
         minus, plus = state.totals[self.places(keys, ids)].T
         return self.rates.moments(plus, minus, max(state.count, 1))
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
-        square = frequency if square is None else square
-        return float(self.rates.variance(quantity, users, frequency, mean, square))
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        return float(self.rates.variance(quantity, users, held.frequency, held.mean, held.square))

@@ -55,6 +55,19 @@ class Moments:
 
 
 @dataclass(frozen=True)
+class Held:
+    """How a key is held: what the variance of its estimate depends on, in scaled units of [-1, 1]."""
+
+    #: The share of users who hold it.
+    frequency: float
+    #: The means of its value and of its squared value over all users, absent ones counting 0.
+    mean: float
+    square: float
+    #: The mean sum of squared values of a whole record.
+    energy: float
+
+
+@dataclass(frozen=True)
 class Goal:
     """What somebody wants to learn, before any mechanism is chosen.
 
@@ -211,7 +224,6 @@ class Mechanism(BaseModel, ABC):
 
     # For planning
 
-    @abstractmethod
     def variance(
         self,
         quantity: Quantity,
@@ -223,11 +235,16 @@ class Mechanism(BaseModel, ABC):
     ) -> float:
         """Variance of the estimate for one key, in scaled units, averaged over the public hashes.
 
-        frequency, mean and square are the key's own: the share of users who hold it, and the mean of its
-        value and squared value over all users (square defaults to the frequency: values are +1 or -1).
-        energy is the mean sum of squared values of a record (default: max_entries, the largest there
-        is). The error bars use the same formula.
+        The key's frequency, mean and square, and the energy of records, are those of `Held`. Left out,
+        values are +1 or -1 (square is the frequency), and records are full (energy is max_entries).
         """
+        square = frequency if square is None else square
+        energy = self.max_entries if energy is None else energy
+        return self.variance_for(quantity, users, Held(frequency, mean, square, energy))
+
+    @abstractmethod
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        """The formula behind `variance`, the same that draws the error bars."""
 
     @classmethod
     @abstractmethod

@@ -26,7 +26,7 @@ from hubbub.device.coins import UNIT, below, chance, favoured_weight, random_sig
 from hubbub.hashed import Hashed, Votes
 from hubbub.items import ItemRates
 from hubbub.kernel import kernel
-from hubbub.mechanism import Floats, Goal, Moments, Quantity
+from hubbub.mechanism import Floats, Goal, Held, Moments, Quantity
 from hubbub.record import GRID
 
 if TYPE_CHECKING:
@@ -195,17 +195,9 @@ class OneKey(Hashed):
         seen = 1 / self.buckets + self._step * (1 - 1 / self.buckets) * frequency
         return (seen - self._step**2 * square) / (people * self._step**2)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         c = self.answers
-        frequency, mean, square = frequency / c, mean / c, (frequency if square is None else square) / c
+        frequency, mean, square = held.frequency / c, held.mean / c, held.square / c
         if self.mode == "signed":
             return float(c**2 * self._signed_variance(c * users, frequency, square))
         return float(c**2 * self._rates.variance(quantity, c * users, frequency, mean, square))

@@ -24,7 +24,7 @@ from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
 from hubbub.items import plausible
 from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.mechanisms.collision import nth_other
 from hubbub.record import GRID, Entries
 
@@ -220,16 +220,8 @@ class CoCo(Hashed):
         noise = 2 * absent * (1 - 2 * absent) + gap * (1 - 4 * absent) * frequency - gap**2 * frequency
         return noise / (users * gap**2)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
-        return float(self._variance(quantity, users, frequency, frequency if square is None else square))
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        return float(self._variance(quantity, users, held.frequency, held.square))
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[CoCo]:

@@ -23,7 +23,7 @@ from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
 from hubbub.items import ItemRates
 from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.record import GRID, Entries
 
 if TYPE_CHECKING:
@@ -171,17 +171,8 @@ class Collision(Hashed):
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         return self.rates.moments(self, state, keys, ids)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
-        square = frequency if square is None else square
-        return float(self.rates.variance(quantity, users, frequency, mean, square))
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        return float(self.rates.variance(quantity, users, held.frequency, held.mean, held.square))
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Collision]:

@@ -34,7 +34,7 @@ from hubbub.device.wire import Layout
 from hubbub.errors import Refused
 from hubbub.guarantee import Guarantee
 from hubbub.kernel import kernel
-from hubbub.mechanism import Floats, Goal, Mechanism, Moments, Quantity, Refinement
+from hubbub.mechanism import Floats, Goal, Held, Mechanism, Moments, Quantity, Refinement
 from hubbub.onekey import randomized_response
 from hubbub.record import Entries
 
@@ -268,15 +268,7 @@ class Compressive(Mechanism):
         ratio = self.weights[0] / self.weights[1]
         return ((ratio + 2 * blocks - 1) / (ratio - 1)) ** 2 / blocks
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         """Of the linear estimate, with users spread evenly over the blocks.
 
         The sum of squared frequencies, which makes the crosstalk, is taken as a quarter; the error bars use what was
@@ -284,7 +276,7 @@ class Compressive(Mechanism):
         """
         drawn = 1 << (self.rows - 1).bit_length()
         sharing = (self.rows + 3 * (drawn - self.rows)) / drawn**2
-        return (self._noise(self.parts) - frequency) / users + sharing / 4 / self.parts
+        return (self._noise(self.parts) - held.frequency) / users + sharing / 4 / self.parts
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Compressive]:

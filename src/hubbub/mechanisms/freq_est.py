@@ -23,7 +23,7 @@ from hubbub.device.wire import Field as WireField
 from hubbub.guarantee import Guarantee
 from hubbub.kernel import Kernel, kernel
 from hubbub.listed import Listed
-from hubbub.mechanism import Floats, Goal, Moments, Quantity
+from hubbub.mechanism import Floats, Goal, Held, Moments, Quantity
 
 if TYPE_CHECKING:
     from hubbub.server.state import State
@@ -196,15 +196,7 @@ class FreqEst(Listed):
         frequency = rates.frequency(state.totals[self.places(keys, ids), 0], n)
         return Moments(cut_off(frequency, self.floor), np.full(len(frequency), rates.variance(n)))
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         return BitRates(*self.weights).variance(users)
 
     @classmethod

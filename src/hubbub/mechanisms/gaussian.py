@@ -24,7 +24,7 @@ from hubbub.errors import Refused
 from hubbub.guarantee import Guarantee
 from hubbub.kernel import Kernel, kernel
 from hubbub.listed import Listed
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.record import GRID
 
 if TYPE_CHECKING:
@@ -166,15 +166,7 @@ class GaussianNoise(Listed):
         variance = np.full(len(mean), self.variance("mean", n))
         return Moments(mean, variance) if self.values == "set" else Moments(None, None, mean, variance)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         """Of the noise; rounding values to the grid adds at most 1/4 to s^2, which is left out."""
         return (self.scale / self.grid) ** 2 / users
 

@@ -24,7 +24,7 @@ from hubbub.device.wire import Layout
 from hubbub.errors import Refused
 from hubbub.guarantee import Guarantee
 from hubbub.kernel import kernel, parity
-from hubbub.mechanism import Goal, Mechanism, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Mechanism, Moments, Quantity
 from hubbub.record import Entries
 
 if TYPE_CHECKING:
@@ -205,18 +205,10 @@ class HadamardResponse(Mechanism):
         share = np.clip(frequency, 0, 1)
         return Moments(frequency, (seen - self.gain**2 * share) / (n * self.gain**2))
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         """With users spread evenly over the blocks; the error bars use each block's own share."""
         seen = 1 / self.blocks
-        return (seen - self.gain**2 * frequency) / (users * self.gain**2)
+        return (seen - self.gain**2 * held.frequency) / (users * self.gain**2)
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[HadamardResponse]:

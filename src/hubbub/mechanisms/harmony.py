@@ -20,7 +20,7 @@ from hubbub.device.wire import Field as WireField
 from hubbub.guarantee import Guarantee
 from hubbub.kernel import Kernel, kernel
 from hubbub.listed import Listed, entry_of
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.onekey import randomized_response
 from hubbub.record import GRID
 
@@ -104,16 +104,8 @@ class Harmony(Listed):
         mean = (plus - minus) * (self.size / (n * self._gain))
         return Moments(None, None, mean, (self.size / self._gain**2 - np.minimum(mean**2, 1)) / n)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
-        return (self.size / self._gain**2 - (frequency if square is None else square)) / users
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        return (self.size / self._gain**2 - held.square) / users
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Harmony]:

@@ -26,7 +26,7 @@ from hubbub.device.wire import Field as WireField
 from hubbub.guarantee import Guarantee
 from hubbub.kernel import Kernel, kernel
 from hubbub.listed import Listed, SideRates, entry_of
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.onekey import randomized_response
 from hubbub.record import GRID
 
@@ -134,20 +134,11 @@ class PrivKV(Listed):
         frequency, mean = (np.where(asked > 0, column, 0.0) for column in (found.frequency, found.mean))
         return Moments(frequency, found.frequency_variance, mean, found.mean_variance, found.covariance)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         """Averaged over how many are asked, m: the mean of 1 / m is (1 + (1 - 1/d) d / n) d / n and smaller terms."""
         asked = users / self.size
-        square = frequency if square is None else square
         missed = 1 - 1 / self.size
-        each = self.rates.variance(quantity, 1, frequency, mean, square, missed)
+        each = self.rates.variance(quantity, 1, held.frequency, held.mean, held.square, missed)
         return float(each * (1 + missed / max(asked, 1)) / asked)
 
     @classmethod

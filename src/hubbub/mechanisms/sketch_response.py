@@ -37,7 +37,7 @@ from hubbub.guarantee import Guarantee
 from hubbub.hashed import Hashed, Votes
 from hubbub.items import ItemRates
 from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.mechanisms.collision import nth_other
 from hubbub.record import GRID, Entries
 
@@ -366,19 +366,10 @@ class SketchResponse(Hashed):
     def _ratio(self) -> float:
         return self.weights[0] / self.weights[1]
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
-        square = frequency if square is None else square
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         if self.mode == "signed":
-            return float(self._signed_variance(users, frequency, square))
-        return float(self.rates.variance(quantity, users, frequency, mean, square))
+            return float(self._signed_variance(users, held.frequency, held.square))
+        return float(self.rates.variance(quantity, users, held.frequency, held.mean, held.square))
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[SketchResponse]:

@@ -31,7 +31,7 @@ from hubbub.device.wire import Field as WireField
 from hubbub.guarantee import Guarantee, Unit
 from hubbub.hashed import Hashed, Votes
 from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.record import GRID, Entries
 from hubbub.walk import Walk
 
@@ -386,23 +386,14 @@ class SparseSum(Hashed):
         variance = np.maximum(bins - np.minimum(mean**2, 1) / self.buckets, 0) / n
         return Moments(mean, variance) if self.values == "set" else Moments(None, None, mean, variance)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
-        square = frequency if square is None else square
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         if self.walks:
-            return (self._walk.noise(self.noise, self.epsilon, self.clip, self.reach) - square) / users
+            return (self._walk.noise(self.noise, self.epsilon, self.clip, self.reach) - held.square) / users
         grid, step = float(1 << self.grid_bits), self._wire[0]
         decay = math.exp(-self._scale[1] / self._scale[0])
         laplace = 2 * decay / (1 - decay) ** 2 / grid**2
         rounding = (step**2 - 1) / 6 / grid**2
-        others = (self.max_entries if energy is None else energy) - square
+        others = held.energy - held.square
         return (max(others, 0.0) / self.buckets + laplace + rounding) / users
 
     @classmethod

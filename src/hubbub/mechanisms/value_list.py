@@ -31,7 +31,7 @@ from hubbub.device.wire import Field as WireField
 from hubbub.guarantee import Guarantee
 from hubbub.kernel import Kernel, kernel
 from hubbub.listed import Listed
-from hubbub.mechanism import Goal, Moments, Quantity
+from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.mechanisms.freq_est import (
     MOST_KEYS,
     BitRates,
@@ -241,15 +241,7 @@ class ValueList(Listed):
         spread, mean_spread = (np.full(len(places), self.variance(what, n)) for what in ("frequency", "mean"))
         return Moments(frequency, spread, mean, mean_spread, -spread)
 
-    def variance(
-        self,
-        quantity: Quantity,
-        users: int,
-        frequency: float = 0.0,
-        mean: float = 0.0,
-        square: float | None = None,
-        energy: float | None = None,
-    ) -> float:
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         """The same for every key. Rounding values to the grid, which those who hold the key add, is left out."""
         bits = 0.0 if self.frequencies else BitRates(*self.weights).variance(users)
         if quantity == "frequency":
