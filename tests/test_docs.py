@@ -3,8 +3,9 @@
 On every page, top to bottom, in one namespace and one temporary directory:
 
 - a ```python block is executed; a ```output block right after it is what it must have printed, to the letter;
-- in a ```console block, lines that begin with "$ hubbub" are run and must succeed (the other lines show
-  what one run printed, and coins fall differently every time);
+- in a ```console block, lines that begin with "$ hubbub" are run and must succeed. The other lines show what one
+  run printed. Coins fall differently every time, so only lines that do not depend on them must have been printed
+  now as well: all of `hubbub plan`, and what is said about a task;
 - <!-- not run --> on the line before a block leaves it out.
 
 Links between pages must lead somewhere, and every mechanism needs a page and a row in the index.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import shutil
@@ -76,11 +78,24 @@ def commands(block: str) -> Iterator[list[str]]:
             yield shlex.split(line.removeprefix("$ "))
 
 
+def fixed_lines(block: str) -> Iterator[str]:
+    """Lines that a block shows and that every run prints."""
+    planned = False
+    for line in block.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            planned = line.startswith("$ hubbub plan")
+        elif re.match(r"(keys|records|mechanism|estimates|report|guarantee)  ", line) or (
+            planned and line != "..."
+        ):
+            yield " ".join(line.split())
+
+
 def run_command(arguments: list[str]) -> str:
     """Run one command of a page in the current directory."""
     program = shutil.which("hubbub", path=str(Path(sys.executable).parent)) or shutil.which("hubbub")
     assert program, "the hubbub command is not installed"
-    done = subprocess.run([program, *arguments[1:]], capture_output=True, text=True, timeout=120)
+    wide = {**os.environ, "COLUMNS": "92"}
+    done = subprocess.run([program, *arguments[1:]], capture_output=True, text=True, timeout=120, env=wide)
     assert done.returncode == 0, f"$ {shlex.join(arguments)}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -111,6 +126,9 @@ def run_page(name: str, page: str) -> list[tuple[Block, str]]:
             text = output.getvalue()
         elif block.language == "console":
             text = "".join(run_command(arguments) for arguments in commands(block.text))
+            said = " ".join(text.split())
+            for line in fixed_lines(block.text):
+                assert line in said, f"{name}, line {block.line}: {line!r} is not what is printed"
         elif block.language == "output":
             assert printed, f"{name}, line {block.line}: nothing has been printed yet"
             assert printed[-1][1].rstrip() == block.text.rstrip(), (
@@ -205,6 +223,8 @@ def test_a_wrong_page_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(AssertionError, match="cannot be read"):
         run_page("wrong", "```console\n$ hubbub inspect \\\n  nowhere.bin\n```\n")
     assert run_page("wrong", f"{NOT_RUN}\n```console\n$ hubbub inspect nowhere.bin\n```\n") == []
+    with pytest.raises(AssertionError, match="is not what is printed"):
+        run_page("wrong", "```console\n$ hubbub plan --keys 5 --max-entries 1\nBest: coco.\n```\n")
     page = tmp_path / "page.md"
     page.write_text("# One *thing*\n[a](#one-thing) [b](other.md) [c](#two) [d](https://example.org)\n")
     assert broken_links(page) == ["other.md", "#two"]

@@ -177,8 +177,7 @@ def test_large_epsilons_have_a_choice(quantity: Any, values: Any) -> None:
     assert errors == sorted(errors, reverse=True)
 
 
-RECORDS, ONE, SIGNED, SETS = (
-    "protects whole records only",
+ONE, SIGNED, SETS = (
     "is for one entry per record",
     "is for signed values",
     "is for sets",
@@ -188,17 +187,11 @@ REASONS: list[tuple[Goal, dict[str, str]]] = [
     (Goal("frequency", 1.0, 2), {"coco": SIGNED, "hadamard": ONE}),
     (
         Goal("frequency", 1.0, 1, unit="entry"),
-        {
-            "coco": f"{RECORDS} and {SIGNED}",
-            **dict.fromkeys(["collision", "hadamard", "sketch_response"], RECORDS),
-        },
+        {"coco": SIGNED},
     ),
     (
         Goal("mean", 1.0, 8, "signed", unit="l1", distance=1.0),
-        {
-            **dict.fromkeys(["coco", "collision", "sketch_response"], RECORDS),
-            "hadamard": f"{RECORDS} and {ONE} and {SETS}",
-        },
+        {"hadamard": f"{ONE} and {SETS}"},
     ),
     (Goal("mean", 1.0, 1, "signed"), {"hadamard": SETS}),
     (Goal("mean", 1.0, 3, "signed"), {"hadamard": f"{ONE} and {SETS}"}),
@@ -255,10 +248,62 @@ def test_byte_budgets(goal: Goal) -> None:
 def test_goals_out_of_reach_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     coco = mechanisms()["coco"]
     monkeypatch.setattr("hubbub.plan.mechanisms", lambda: {"coco": coco})
-    with refused("conditional", "signed", "entry"):
-        choose(Goal("conditional", 1.0, 8, "signed", unit="entry"))
-    with refused("protects whole records only"):
-        users_for(Goal("conditional", 1.0, 8, "signed", unit="entry"), 0.1)
+    with refused("frequency", "set", "entry"):
+        choose(Goal("frequency", 1.0, 8, unit="entry"))
+    with refused("is for signed values"):
+        users_for(Goal("frequency", 1.0, 8, unit="entry"), 0.1)
+
+
+SMALLER = [{"unit": "entry"}, {"unit": "l1", "distance": 1.0}, {"unit": "l1", "distance": 16.0}]
+
+
+@pytest.mark.parametrize("change", SMALLER, ids=str)
+@pytest.mark.parametrize(("quantity", "values"), [("frequency", "set"), ("mean", "signed")])
+def test_what_hides_records_hides_less(quantity: Any, values: Any, change: dict[str, Any]) -> None:
+    """Asking for less protection never costs accuracy, and what is offered protects at least what is asked."""
+    whole = Goal(quantity, 1.0, 8, values)
+    options = {option.name: option for option in rank(replace(whole, **change))}
+    for option in rank(whole):
+        assert options[option.name].error <= option.error
+    for option in options.values():
+        if option.mechanism is not None:
+            promise = option.mechanism.guarantee()
+            assert promise.unit == "record" or (promise.unit, promise.distance) == (
+                change["unit"],
+                change.get("distance"),
+            )
+    best = choose(replace(whole, **change))
+    assert best.guarantee().unit == ("record" if change.get("distance") == 16 else change["unit"])
+
+
+def test_shuffled_goals_are_about_records() -> None:
+    goal = Goal("frequency", 1.0, 2, delta=1e-6, users=10_000, central_epsilon=1.0)
+    assert choose(replace(goal, unit="entry")) == choose(goal)
+
+
+@pytest.mark.parametrize("name", GOALS)
+def test_states_are_as_large_as_said(name: str) -> None:
+    for option in rank(replace(GOALS[name], keys=30_000)):
+        if option.mechanism is not None:
+            task = task_for(option.mechanism, 30_000)
+            size = task.mechanism.empty(task.keys).totals.nbytes
+            kept = task.mechanism.keeps_reports(task.keys)
+            number, unit = option.server.split()
+            if kept:
+                assert option.server == "all reports"
+            else:
+                scale = {"KiB": 2**10, "MiB": 2**20}[unit]
+                assert float(number) * scale == pytest.approx(size, rel=0.005), option.name
+
+
+def test_open_vocabularies() -> None:
+    """Folded codes have an array of their size; wide ones, and their worst key of 2^64, are no trouble."""
+    folded, wide = (rank(Goal("frequency", 1.0, 4, keys=1 << bits, open=True))[0] for bits in (20, 64))
+    assert folded.server == "8 MiB"
+    assert wide.server == "all reports"
+    assert wide.error == folded.error < folded.detectable < wide.detectable < 10 * wide.error
+    with refused("closed vocabulary", "2^30"):
+        Goal("frequency", 1.0, 4, keys=1 << 30)
 
 
 @pytest.mark.parametrize(("values", "quantity"), [("set", "frequency"), ("signed", "mean")])

@@ -218,15 +218,10 @@ class Hashed(Mechanism):
         """The votes of reports [n, fields after the seed], one per channel."""
 
     def keeps_reports(self, keys: Keys) -> bool:
-        """Whether the state must keep reports because there is no array to add them to."""
         return self.family == "prf" or keys.kind == "wide"
 
-    def empty(self, keys: Keys) -> State:
-        from hubbub.server.state import State
-
-        kept = self.keeps_reports(keys)
-        totals = np.zeros((0,) if kept else (self.channels, keys.cohorts, 1 << keys.bits), dtype=np.int64)
-        return State(totals, np.zeros((0, self.layout.width if kept else 0), dtype=np.uint8))
+    def totals_shape(self, keys: Keys) -> tuple[int, ...]:
+        return self.channels, keys.cohorts, 1 << keys.bits
 
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         if self.keeps_reports(keys):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hubbub.device.codes import Keys
+from hubbub.device.codes import LARGEST_BITS, Keys
 from hubbub.device.coins import Coins
 from hubbub.device.wire import Layout
 from hubbub.errors import Refused
@@ -97,6 +97,12 @@ class Goal:
             raise Refused(f"users must be between 1 and 2^40, not {self.users}.")
         if not 1 <= self.max_entries <= 1 << 16:
             raise Refused(f"max_entries must be between 1 and 65536, not {self.max_entries}.")
+        if not 1 <= self.keys <= 1 << 64:
+            raise Refused(f"keys must be between 1 and 2^64, not {self.keys}.")
+        if not self.open and self.keys >= 1 << LARGEST_BITS:
+            raise Refused(
+                f"A closed vocabulary has fewer than 2^{LARGEST_BITS} keys, not {self.keys}; an open one has no such limit."
+            )
         if self.distance is not None and not 0 < self.distance <= 1 << 20:
             raise Refused(f"The distance must be above 0 and at most 2^20, not {self.distance:g}.")
 
@@ -201,8 +207,20 @@ class Mechanism(BaseModel, ABC):
     # On the server
 
     @abstractmethod
+    def totals_shape(self, keys: Keys) -> tuple[int, ...]:
+        """Of the integers to which reports are added; keys that cannot be served are refused."""
+
+    def keeps_reports(self, keys: Keys) -> bool:
+        """Whether the state must keep reports because there is no array to add them to."""
+        return False
+
     def empty(self, keys: Keys) -> State:
         """The state of no reports."""
+        from hubbub.server.state import State
+
+        kept = self.keeps_reports(keys)
+        totals = np.zeros((0,) if kept else self.totals_shape(keys), dtype=np.int64)
+        return State(totals, np.zeros((0, self.layout.width if kept else 0), dtype=np.uint8))
 
     @abstractmethod
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from hubbub.device.codes import LARGEST_BITS, SMALLEST_BITS, Keys
 from hubbub.errors import Refused
 from hubbub.guarantee import Guarantee
 from hubbub.mechanism import Goal, Mechanism, Quantity, ValueKind, explain, mechanisms
@@ -109,7 +110,7 @@ def choose(goal: Goal, most_bytes: int | None = None) -> Mechanism:
 def _best_of(kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: int | None) -> Option:
     try:
         local, note = (goal, "") if goal.central_epsilon is None else _local_goal(kind, goal)
-        found = _candidates(kind, local)
+        found = offers(kind, local)
     except Refused as problem:
         return Option(kind.name, None, str(problem))
     if not found:
@@ -118,32 +119,39 @@ def _best_of(kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: in
     if not fitting:
         return Option(kind.name, None, f"needs {min(m.layout.width for m in found)} bytes a report")
     best = min(fitting, key=lambda m: noise(m, local))
+    try:
+        server = _server_cost(best, goal)
+    except ValidationError as problem:
+        return Option(kind.name, None, explain(problem))
     error = math.sqrt(noise(best, local)) * unit_size
-    keys = max(goal.keys, 1)
-    normal = NormalDist()
+    # A quantile near 1 is taken from below, where doubles are fine enough for any number of keys.
+    quantile = NormalDist().inv_cdf
     return Option(
         kind.name,
         best,
         error=error,
-        largest=error * normal.inv_cdf(1 - 0.5 * (1 - 0.5 ** (1 / keys))),
-        detectable=error * normal.inv_cdf(1 - 0.025 / keys),
+        largest=-error * quantile(0.5 * -math.expm1(-math.log(2) / goal.keys)),
+        detectable=-error * quantile(0.025 / goal.keys),
         hashes=best.seeds_per_report * best.max_entries,
-        server=_server_cost(best, goal),
+        server=server,
         shuffled=note,
     )
 
 
 def _local_goal(kind: type[Mechanism], goal: Goal) -> tuple[Goal, str]:
-    """The goal with the local epsilon that shuffling turns into the wanted central one."""
+    """The goal with the local epsilon that shuffling turns into the wanted central one.
+
+    Shuffling amplifies guarantees of whole records only, which are the ones to look for, whatever unit is asked.
+    """
     from hubbub.privacy.shuffle import shuffled_guarantee, solve_local_epsilon
 
     assert goal.central_epsilon is not None
-    pure = replace(goal, delta=0.0)
-    if not _candidates(kind, pure):
+    pure = replace(goal, unit="record", distance=None, delta=0.0)
+    if not offers(kind, pure):
         raise Refused(_why_not(kind, pure))
 
     def make(epsilon: float) -> Mechanism:
-        return min(_candidates(kind, replace(pure, epsilon=epsilon)), key=lambda m: noise(m, pure))
+        return min(offers(kind, replace(pure, epsilon=epsilon)), key=lambda m: noise(m, pure))
 
     epsilon = solve_local_epsilon(goal.central_epsilon, goal.delta, goal.users, make)
     promise = shuffled_guarantee(make(epsilon), goal.users, goal.delta)
@@ -153,12 +161,13 @@ def _local_goal(kind: type[Mechanism], goal: Goal) -> tuple[Goal, str]:
 def _why_not(kind: type[Mechanism], goal: Goal) -> str:
     """The smallest change of the goal that would make a mechanism suitable, as a reason."""
     changes: list[tuple[str, dict[str, Any]]] = [
-        ("protects whole records only", {"unit": "record", "distance": None, "delta": 0.0}),
         ("is for one entry per record", {"max_entries": 1}),
         ("estimates frequencies only", {"quantity": "frequency"}),
         ("estimates means only", {"quantity": "mean"}),
         ("is for signed values", {"values": "signed"}),
         ("is for sets", {"values": "set", "quantity": "frequency"}),
+        ("is for fewer keys", {"keys": 16}),
+        ("needs a delta", {"delta": 1e-6}),
     ]
     problem = "does not fit this goal"
     for count in (1, 2, 3):
@@ -167,29 +176,40 @@ def _why_not(kind: type[Mechanism], goal: Goal) -> str:
                 goal, **{name: value for _, change in combination for name, value in change.items()}
             )
             try:
-                if _candidates(kind, changed):
+                if offers(kind, changed):
                     return " and ".join(reason for reason, _ in combination)
             except Refused as refusal:
                 problem = str(refusal)
     return problem
 
 
-def _candidates(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
-    """What a mechanism offers; parameters out of its range are refused in a sentence."""
+def offers(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
+    """What a mechanism offers; parameters out of its range are refused in a sentence.
+
+    Whoever hides the whole record hides an entry of it, and a change of it by any distance.
+    """
     if goal.open and kind.closed_only:
         raise Refused("needs a closed vocabulary")
     try:
-        return list(kind.candidates(goal))
+        found = list(kind.candidates(goal))
+        if goal.unit != "record":
+            found += kind.candidates(replace(goal, unit="record", distance=None))
+        return found
     except ValidationError as problem:
         raise Refused(explain(problem)) from None
 
 
 def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
-    if getattr(mechanism, "family", "walsh") == "prf":
+    if goal.open:
+        bits = (goal.keys - 1).bit_length()
+        keys = Keys(kind="wide") if bits > LARGEST_BITS else Keys(kind="folded", bits=bits)
+    else:
+        codes = goal.keys * (2 if mechanism.sided else 1)
+        keys = Keys(kind="closed", size=goal.keys, bits=max(SMALLEST_BITS, codes.bit_length()))
+    if mechanism.keeps_reports(keys):
         return "all reports"
-    keys = goal.keys * (2 if mechanism.sided else 1)
-    bits = getattr(mechanism, "bits", max(16, keys.bit_length()))
-    return f"{8 * 2**bits / 2**20 * getattr(mechanism, 'channels', 1):.3g} MiB"
+    size = 8 * math.prod(mechanism.totals_shape(keys))
+    return f"{size / 2**20:.3g} MiB" if size >= 1 << 18 else f"{size / 2**10:.3g} KiB"
 
 
 # The inverse questions

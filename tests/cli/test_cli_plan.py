@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,23 @@ def test_the_table_names_everything() -> None:
     assert "Best: sketch_response. epsilon = 1 per record, local model" in words
     assert "Not coco: is for signed values" in words
     assert "Not hadamard: is for one entry per record" in words
+
+
+def test_fewer_bytes_for_hardly_more_error() -> None:
+    """Where half the bytes are nearly as good, a line says so, and what it says is true; elsewhere none does."""
+    changes = [*SETS, "--unit", "l1", "--distance", 2, "--delta", 1e-6]
+    assert "Nearly as good" not in run_cli(*SETS).stdout
+    words = " ".join(run_cli(*changes).stdout.split())
+    said = re.search(
+        r"good: (\S+) with (\d+) instead of (\d+) bytes .* (\S+)% more error \(--bytes (\d+)", words
+    )
+    assert said
+    name, fewer, most, percent, option = said.groups()
+    (best, *_), (thrifty, *_) = (succeed(*changes, *more)["options"] for more in ([], ["--bytes", option]))
+    assert (best["report_bytes"], thrifty["mechanism"]) == (int(most), name)
+    assert int(option) == int(fewer) == thrifty["report_bytes"] <= int(most) // 2
+    assert 100 * (thrifty["error"] / best["error"] - 1) == pytest.approx(float(percent), abs=0.051)
+    assert float(percent) <= 5
 
 
 def test_byte_budgets() -> None:
@@ -195,14 +213,14 @@ def test_histograms_with_absurd_numbers(tmp_path: Path) -> None:
     refuse(*SETS, "--entries", path)
 
 
-UNREACHABLE = ["--estimate", "conditional", "--range", "1:5", "--unit", "entry"]
+UNREACHABLE = ["--unit", "entry"]
 
 
 def test_goals_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no error of the input: the reasons are the answer. But there is no task to write."""
     only("coco", monkeypatch)
     [option] = succeed(*SETS, *UNREACHABLE)["options"]
-    assert option == {"mechanism": "coco", "suitable": False, "reason": "protects whole records only"}
+    assert option == {"mechanism": "coco", "suitable": False, "reason": "is for signed values"}
     line = refuse(*SETS, *UNREACHABLE, "-o", tmp_path / "t.toml")
     assert line == "hubbub: No mechanism reaches this goal; no task was written.\n"
     assert contents(tmp_path) == {}

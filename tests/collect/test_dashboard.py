@@ -279,6 +279,8 @@ def test_forms_of_other_sites_are_refused(board: Board) -> None:
         for path in ("/login", "/logout"):
             assert ask(board.url + path, form, headers).status == status
     assert ask(f"{board.url}/login", b"x" * 5000, {"Origin": board.url}).status == 413
+    for body in (b"", b"token", b"token=%ff%00&token=%", b"a=1&" * 1000 + b"token=x", b"\xff" * 100):
+        assert ask(f"{board.url}/login", body, {"Origin": board.url}).status == 401
 
 
 def test_pages_need_a_role_that_reads(board: Board) -> None:

@@ -226,6 +226,9 @@ def test_random_requests(collector: Collector, path: str) -> None:
             headers = {
                 "Cookie": "hubbub_session=" + rng.choice(["", "x" * 50, "%00"]),
                 "Hubbub-Batch": f"x{rng.randrange(1000)}",
+                "Origin": rng.choice(
+                    [collector.address, "http://elsewhere", noise if noise.isascii() else ""]
+                ),
                 "Content-Type": rng.choice(
                     ["application/x-www-form-urlencoded", "multipart/form-data", "application/json", "x"]
                 ),

@@ -45,28 +45,32 @@ def show_estimate(estimate: Estimate, top: int) -> None:
 
 def describe_task(task: Task, promise: bool = True) -> str:
     """A task in a few lines, with its guarantee in words."""
-    mechanism, keys = task.mechanism, task.keys
+    mechanism, keys, layout = task.mechanism, task.keys, task.mechanism.layout
     universe = {
-        "closed": f"{keys.count:,} keys",
+        "closed": _counted(keys.count, "key", "keys"),
         "folded": f"open, folded to {keys.bits} bits",
         "wide": "open, 64-bit codes",
     }[keys.kind]
     values = "sets" if mechanism.values == "set" else f"values from {task.low:g} to {task.high:g}"
     chosen = ", ".join(
-        f"{name} {value}"
+        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in mechanism.model_dump(exclude_none=True).items()
         if name not in ("epsilon", "values") and value not in ("", False)
     )
     lines = [
         f"task       {task.name} ({task.digest.hex()})",
         f"keys       {universe}",
-        f"records    {values}, at most {mechanism.max_entries} entries",
+        f"records    {values}, at most {_counted(mechanism.max_entries, 'entry', 'entries')}",
         f"mechanism  {mechanism.name}: {chosen}",
         f"estimates  {', '.join(mechanism.quantities)}",
-        f"report     {mechanism.layout.width} bytes ({mechanism.layout.bits} bits)",
+        f"report     {_counted(layout.width, 'byte', 'bytes')} ({_counted(layout.bits, 'bit', 'bits')})",
         *(f"note       {remark}" for remark in mechanism.remarks),
     ]
     return "\n".join([*lines, f"guarantee  {task.guarantee.words()}"] if promise else lines)
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def task_facts(task: Task) -> dict[str, object]:

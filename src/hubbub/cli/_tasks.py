@@ -13,7 +13,7 @@ import click
 from hubbub.errors import Refused
 
 if TYPE_CHECKING:
-    from hubbub.mechanism import Mechanism, Quantity
+    from hubbub.mechanism import Goal, Mechanism, Quantity
     from hubbub.task import Task
 
 _OPTIONS = [
@@ -63,7 +63,7 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[str, Any]) -> Task:
     """The task that the options describe; `auto` asks the planner."""
     from hubbub.guarantee import Guarantee
-    from hubbub.mechanism import Goal, make_mechanism
+    from hubbub.mechanism import make_mechanism
     from hubbub.plan import choose, without_sum
     from hubbub.task import Task
 
@@ -75,40 +75,20 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
         raise Refused("A delta goes with --unit l1; guarantees per record and per entry are pure.")
     Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
     settings = parse_settings(options["settings"])
-    distance = options["distance"]
-    if distance is not None and has_values:
-        distance /= max(abs(low), abs(high))
     if options["mechanism"] == "auto":
         if settings:
             raise Refused("--set needs a mechanism to set it for: name one with --mechanism.")
-        mechanism = choose(
-            Goal(
-                quantity,
-                options["epsilon"],
-                options["max_entries"],
-                "signed" if has_values else "set",
-                options["unit"],
-                distance,
-                options["delta"],
-                options["users"],
-                keys=keys.get("size")
-                or len(keys.get("vocabulary") or ())
-                or 1 << min(keys.get("bits") or 20, 30),
-                family=options["family"],
-                center=(low + high) / 2 / max(abs(low), abs(high)) if has_values else 0.0,
-                open=keys["kind"] != "closed",
-            )
-        )
+        mechanism = choose(goal_of({**options, "quantity": quantity}, keys, has_values))
     else:
         given = {
             "values": "signed" if has_values else "set",
             "unit": options["unit"],
-            "distance": distance,
+            "distance": scaled_distance(options["distance"], low, high, has_values),
             "delta": options["delta"],
             "users": options["users"],
             "target": quantity,
             "family": options["family"],
-            "size": keys.get("size") or len(keys.get("vocabulary") or ()),
+            "size": count_of(keys),
         }
         fitting = {key: value for key, value in given.items() if key in known}
         if options["unit"] != "record" and "unit" not in known:
@@ -127,6 +107,37 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
         "mechanism": mechanism,
     }
     return Task.parse(described)
+
+
+def goal_of(options: dict[str, Any], keys: dict[str, Any], has_values: bool) -> Goal:
+    """What the options ask of the planner."""
+    from hubbub.mechanism import Goal
+
+    low, high = parse_range(options["value_range"], has_values)
+    return Goal(
+        options["quantity"],
+        options["epsilon"],
+        options["max_entries"],
+        "signed" if has_values else "set",
+        options["unit"],
+        scaled_distance(options["distance"], low, high, has_values),
+        options["delta"],
+        options["users"],
+        keys=count_of(keys) or 1 << (64 if keys["kind"] == "wide" else keys.get("bits") or 20),
+        family=options["family"],
+        center=(low + high) / 2 / max(abs(low), abs(high)) if has_values else 0.0,
+        open=keys["kind"] != "closed",
+    )
+
+
+def count_of(keys: dict[str, Any]) -> int:
+    """How many keys a closed vocabulary has; 0 for an open one."""
+    return keys.get("size") or len(keys.get("vocabulary") or ())
+
+
+def scaled_distance(distance: float | None, low: float, high: float, has_values: bool) -> float | None:
+    """An l1 distance in units of the largest value."""
+    return distance / max(abs(low), abs(high)) if distance is not None and has_values else distance
 
 
 def key_space(size: int | None, vocabulary: Path | None, bits: int | None) -> dict[str, Any]:
@@ -161,8 +172,7 @@ def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
 
     if not mechanism.sided or keys["kind"] != "closed" or keys.get("bits"):
         return keys
-    count = len(keys["vocabulary"]) if "vocabulary" in keys else keys["size"]
-    return {**keys, "bits": max(SMALLEST_BITS, (2 * count).bit_length())}
+    return {**keys, "bits": max(SMALLEST_BITS, (2 * count_of(keys)).bit_length())}
 
 
 def make_mechanism_fields(name: str) -> set[str]:

@@ -52,17 +52,9 @@ if TYPE_CHECKING:
 @click.option("--name", default="planned", show_default=True, help="Name of that task.")
 @json_option
 def command(
-    quantity: Any,
     keys: int | None,
     vocabulary: Path | None,
     bits: int | None,
-    max_entries: int,
-    value_range: str | None,
-    users: int,
-    epsilon: float,
-    unit: Any,
-    distance: float | None,
-    delta: float,
     model: str,
     most_bytes: int | None,
     want_error: float | None,
@@ -73,83 +65,111 @@ def command(
     output: Path | None,
     name: str,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Which mechanism reaches a goal, with what error, before anything is collected."""
     from hubbub.cli._tasks import key_space, parse_range, with_bits
-    from hubbub.guarantee import Guarantee
-    from hubbub.mechanism import Goal
-    from hubbub.plan import entry_limits, epsilon_for, rank, users_for
-    from hubbub.privacy.shuffle import check_delta
+    from hubbub.plan import rank
     from hubbub.task import Task
 
     space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
-    universe = space.get("size") or len(space.get("vocabulary", ())) or 1 << min(space.get("bits", 20), 30)
-    low, high = parse_range(value_range, value_range is not None)
-    Guarantee(epsilon, unit, delta=delta, distance=distance)
-    if delta and unit != "l1" and model == "local":
-        raise Refused("A delta goes with --unit l1 or with --model shuffled.")
-    if model == "shuffled":
-        check_delta(delta)
-    if distance is not None and value_range:
-        distance /= max(abs(low), abs(high))
-    largest = max(abs(low), abs(high)) if value_range else 1.0
-    goal = Goal(
-        quantity,
-        epsilon,
-        max_entries,
-        "signed" if value_range else "set",
-        unit,
-        distance,
-        delta,
-        users,
-        universe,
-        epsilon if model == "shuffled" else None,
-        center=(low + high) / 2 / largest if value_range else 0.0,
-        open=space["kind"] != "closed",
-    )
-    if quantity != "frequency" and not value_range and quantity != "sum":
-        raise Refused("Means need values: give their range with --range LOW:HIGH.")
-    size = _unit_size(quantity, low, high) if value_range else 1.0
-    options = rank(goal, size, most_bytes)
-    data: dict[str, Any] = {"options": [option.as_dict(largest) for option in options]}
-    lines = []
+    goal = _goal(space, model, options)
+    low, high = parse_range(options["value_range"], goal.values == "signed")
+    largest = max(abs(low), abs(high))
+    size = _unit_size(goal, low, high)
+    ranking = rank(goal, size, most_bytes)
+    data: dict[str, Any] = {"options": [option.as_dict(largest) for option in ranking]}
+    lines = [_nearly_as_good(goal, ranking[0], size)]
     if want_error is not None:
-        if model == "shuffled":
-            raise Refused("--want-error works in the local model.")
-        data["users_for_error"] = users_for(goal, want_error, size, most_bytes)
-        data["epsilon_for_error"] = epsilon_for(goal, want_error, size, most_bytes)
-        lines.append(
-            f"An error of {want_error:g} per key takes {data['users_for_error']:,} users at epsilon {epsilon:g}, "
-            f"or epsilon {data['epsilon_for_error']:.3g} with {users:,} users."
-        )
+        lines.append(_inverse(data, goal, want_error, size, most_bytes))
     if entries is not None:
-        limits = entry_limits(goal, read_histogram(entries), frequency, size, most_bytes)
-        data["max_entries"] = [{**vars(limit), "total": limit.total} for limit in limits]
-        lines.append(f"max-entries for a key of frequency {frequency:g} (noise against dropped entries):")
-        lines += [
-            f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "
-            f"({100 * limit.dropped:.1f}% of entries dropped)"
-            for limit in limits[:6]
-        ]
-    best = options[0].mechanism
+        lines += _limits(data, goal, entries, frequency, size, most_bytes)
+    best = ranking[0].mechanism
     if output is not None:
         if best is None:
             raise Refused("No mechanism reaches this goal; no task was written.")
         parsed = {"name": name, "low": low, "high": high, "keys": with_bits(space, best), "mechanism": best}
         Task.parse(parsed).save(output)
-        lines.append(f"Task of {options[0].name} written to {output}")
+        lines.append(f"Task of {ranking[0].name} written to {output}")
     if plot is not None:
-        draw(plot, goal, size, against, options)
+        draw(plot, goal, size, against, ranking)
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
-    say(as_json, data, lambda: show(options, lines, goal, largest))
+    say(as_json, data, lambda: show(ranking, [line for line in lines if line], goal, largest))
 
 
-def _unit_size(quantity: str, low: float, high: float) -> float:
+def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
+    """What the options ask for, checked."""
+    from dataclasses import replace
+
+    from hubbub.cli._tasks import goal_of
+    from hubbub.guarantee import Guarantee
+    from hubbub.privacy.shuffle import check_delta
+
+    has_values = options["value_range"] is not None
+    Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
+    if options["delta"] and options["unit"] != "l1" and model == "local":
+        raise Refused("A delta goes with --unit l1 or with --model shuffled.")
+    if model == "shuffled":
+        check_delta(options["delta"])
+    if options["quantity"] in ("mean", "conditional") and not has_values:
+        raise Refused("Means need values: give their range with --range LOW:HIGH.")
+    goal = goal_of({**options, "family": "walsh"}, space, has_values)
+    return replace(goal, central_epsilon=goal.epsilon if model == "shuffled" else None)
+
+
+def _nearly_as_good(goal: Goal, best: Option, size: float) -> str:
+    """What reports of half the bytes can do, if it is hardly less."""
+    from hubbub.plan import rank
+
+    if best.bytes < 2:
+        return ""
+    found = rank(goal, size, best.bytes // 2)[0]
+    if found.error > 1.05 * best.error:
+        return ""
+    return (
+        f"Nearly as good: {found.name} with {found.bytes} instead of {best.bytes} bytes a report and "
+        f"{100 * (found.error / best.error - 1):.1f}% more error (--bytes {found.bytes})."
+    )
+
+
+def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, most_bytes: int | None) -> str:
+    """How many users, or which epsilon, reach an error."""
+    from hubbub.plan import epsilon_for, users_for
+
+    if goal.central_epsilon is not None:
+        raise Refused("--want-error works in the local model.")
+    users = data["users_for_error"] = users_for(goal, want_error, size, most_bytes)
+    epsilon = data["epsilon_for_error"] = epsilon_for(goal, want_error, size, most_bytes)
+    return (
+        f"An error of {want_error:g} per key takes {users:,} users at epsilon {goal.epsilon:g}, "
+        f"or epsilon {epsilon:.3g} with {goal.users:,} users."
+    )
+
+
+def _limits(
+    data: dict[str, Any], goal: Goal, entries: Path, frequency: float, size: float, most_bytes: int | None
+) -> list[str]:
+    """Which max_entries is best."""
+    from hubbub.plan import entry_limits
+
+    limits = entry_limits(goal, read_histogram(entries), frequency, size, most_bytes)
+    data["max_entries"] = [{**vars(limit), "total": limit.total} for limit in limits]
+    return [
+        f"max-entries for a key of frequency {frequency:g} (noise against dropped entries):",
+        *(
+            f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "
+            f"({100 * limit.dropped:.1f}% of entries dropped)"
+            for limit in limits[:6]
+        ),
+    ]
+
+
+def _unit_size(goal: Goal, low: float, high: float) -> float:
     """What 1 on the scale of [-1, 1] stands for."""
-    if quantity == "frequency":
+    if goal.quantity == "frequency" or goal.values == "set":
         return 1.0
-    return (high - low) / 2 if quantity == "conditional" else max(abs(low), abs(high))
+    return (high - low) / 2 if goal.quantity == "conditional" else max(abs(low), abs(high))
 
 
 def read_histogram(path: Path) -> dict[int, int]:
@@ -210,7 +230,7 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
     from hubbub.envelope import write_atomic
     from hubbub.errors import optional
     from hubbub.mechanism import mechanisms
-    from hubbub.plan import noise, rank, without_sum
+    from hubbub.plan import noise, offers, rank, without_sum
 
     if options[0].mechanism is None:
         raise Refused("No mechanism reaches this goal; no picture was drawn.")
@@ -225,7 +245,7 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
         plain = replace(goal, quantity=without_sum(goal.quantity, goal.values))
         size *= goal.users if goal.quantity == "sum" else 1
         for name in leading:
-            offered = mechanisms()[name].candidates(plain)
+            offered = offers(mechanisms()[name], plain)
             curves[name] = sorted((float(m.layout.width), noise(m, plain) ** 0.5 * size) for m in offered)
     else:
         spread = np.geomspace(0.25, 4, 9) if against == "epsilon" else np.geomspace(0.1, 10, 7)

@@ -173,10 +173,8 @@ class HadamardResponse(Mechanism):
         )
         return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
 
-    def empty(self, keys: Keys) -> State:
-        from hubbub.server.state import State
-
-        return State(np.zeros(1 << self.bits, dtype=np.int64), np.zeros((0, 0), dtype=np.uint8))
+    def totals_shape(self, keys: Keys) -> tuple[int, ...]:
+        return (1 << self.bits,)
 
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         state.totals += np.bincount(reports[:, 1].astype(np.int64), minlength=1 << self.bits)

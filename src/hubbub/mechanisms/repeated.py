@@ -105,6 +105,6 @@ class Repeated(OneKey):
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Repeated]:
-        if goal.unit != "l1" and not goal.delta and goal.max_entries <= 4096:
+        if goal.unit != "l1" and goal.max_entries <= 4096:
             for parameters in options_for(goal):
                 yield cls(**parameters, unit=goal.unit)

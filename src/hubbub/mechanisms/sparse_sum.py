@@ -399,7 +399,7 @@ class SparseSum(Hashed):
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[SparseSum]:
         wanted = "frequency" if goal.values == "set" else "mean"
-        if goal.quantity != wanted or (goal.delta and goal.unit != "l1"):
+        if goal.quantity != wanted:
             return
         common = {
             "epsilon": goal.epsilon,

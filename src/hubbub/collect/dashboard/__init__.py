@@ -75,7 +75,7 @@ async def login(request: Request) -> Response:
         body += chunk
         if len(body) > _LONGEST_FORM:
             raise Problem(413, "too large", "A login form has one short field.")
-    given = parse_qs(body.decode("latin-1"), max_num_fields=5).get("token", [""])[0].strip()
+    given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
     tokens = request.app.state.service.tokens
     reads = allows(tokens.role_of(given), "analyst")
     secret = await run_in_threadpool(tokens.login, given) if reads else None

@@ -31,7 +31,7 @@ function startTheme() {
 // A token after # in the address never reaches the server's logs; the form sends it.
 function startLogin() {
   const form = document.getElementById("login");
-  const token = decodeURIComponent(location.hash.slice(1));
+  const token = location.hash.slice(1);
   if (!form || !token.startsWith("hub_")) return;
   history.replaceState(null, "", location.pathname);
   form.elements.token.value = token;
