@@ -101,7 +101,7 @@ class Goal:
             raise Refused(f"keys must be between 1 and 2^64, not {self.keys}.")
         if not self.open and self.keys >= 1 << LARGEST_BITS:
             raise Refused(
-                f"A closed vocabulary has fewer than 2^{LARGEST_BITS} keys, not {self.keys}; an open one has no such limit."
+                f"A closed vocabulary has fewer than 2^{LARGEST_BITS} keys, not {self.keys}; use an open one."
             )
         if self.distance is not None and not 0 < self.distance <= 1 << 20:
             raise Refused(f"The distance must be above 0 and at most 2^20, not {self.distance:g}.")
