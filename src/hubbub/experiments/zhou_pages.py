@@ -233,15 +233,16 @@ def _about_distances(rows: Sequence[Row]) -> list[str]:
     flat, clipped = _at(rows, "sketch_response"), _at(rows, "sparse_sum as published")
     if not picks or flat is None or clipped is None:
         return []
-    below = [row["distance"] for row in picks if row["MSE"] < flat["MSE"]]
-    turn = f"up to L = {max(below):g}" if below else "nowhere"
+    made = [row["distance"] for row in picks if row["parameters"].split()[0] == "sparse_sum"]
+    turn = (
+        f"one of the first up to L = {max(made):g} and of the second beyond" if made else "one of the second"
+    )
     loose = [row for row in rows if row["mechanism"] == "sparse_sum with delta as published"]
     wins = [f"{row['distance']:g}" for row in loose if row["MSE"] < min(clipped["MSE"], flat["MSE"])]
     return [
         f"Mechanisms for an l1 distance L pay for it; those that hide the whole record (lines without points) do not. "
-        f"What the planner picks among the first is better than sketch_response {turn}; it does not yet consider the "
-        "second for a distance, so beyond that a task that hides the record is the better choice. The regime with "
-        "delta, in its published form, is better than everything that hides the record "
+        f"The planner picks {turn}. The regime with delta, in its published form, is better than everything that "
+        "hides the record "
         + (
             f"at L = {', '.join(wins)}."
             if wins
