@@ -19,6 +19,7 @@ from hubbub import kernel as kernels
 from hubbub.conformance import _crowd, _Words, task_for
 from hubbub.device import coins
 from hubbub.device.coins import (
+    RESERVE,
     UNIT,
     InsecureCoins,
     SecretCoins,
@@ -300,6 +301,42 @@ def test_compiled_laplace() -> None:
 
 
 # The tape
+
+
+@kernel
+def draw_sums(tape: Any, start: int, count: int, words: int, drawn: Any) -> None:
+    for i in range(start, count):
+        if not begin_record(tape, i):
+            return
+        total = 0
+        for _ in range(words):
+            total += below(tape, 1024)
+        drawn[i] = total
+
+
+def test_records_that_need_more_words_than_the_reserve() -> None:
+    """Leaving compiled code by an exception leaks its arrays: the reserve grows, so that it happens twice at most."""
+    step, surprises = draw_sums.compiled(), 0
+
+    class Watched:
+        def compiled(self) -> Any:
+            return self
+
+        def __call__(self, *arguments: Any) -> None:
+            nonlocal surprises
+            try:
+                step(*arguments)
+            except TapeEmpty:
+                surprises += 1
+                raise
+
+    count, words = 5000, 5 * RESERVE
+    drawn = np.zeros(count, dtype=np.int64)
+    run_kernel(Watched(), InsecureCoins(3), count, words, drawn)  # type: ignore[arg-type]
+    stream = InsecureCoins(3)
+    expected = [int((stream.words(words) & 1023).sum()) for _ in range(count)]
+    assert drawn.tolist() == expected
+    assert 1 <= surprises <= 2
 
 
 class Dripping(InsecureCoins):

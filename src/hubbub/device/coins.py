@@ -9,7 +9,7 @@ Kernels flip coins through three functions: `below`, `chance` and `clamped_lapla
 these ask the coins object; compiled, they read random words from a buffer. A kernel stops before a
 record when few words are left, and goes on with more; should one record need more than the reserve, it
 is run again on the *same* words followed by fresh ones, so that running out never changes the law of a
-report.
+report, and the reserve grows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hubbub.kernel import Kernel, kernel, primitive, use_compiled
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 
-#: Words that must be left on the tape when a record begins.
+#: Words that must be left on the tape when a record begins, at first.
 RESERVE = 1 << 12
 #: Words that are drawn at a time.
 MOST_WORDS = 1 << 22
@@ -187,7 +187,7 @@ def _native_begin() -> Any:
         words, cursor = tape
         cursor[1] = cursor[0]
         cursor[2] = index
-        cursor[3] = len(words) - cursor[0] < RESERVE
+        cursor[3] = len(words) - cursor[0] < cursor[4]
         return cursor[3] == 0
 
     return begin_record
@@ -261,7 +261,7 @@ def run_kernel(batch: Kernel, coins: Coins, count: int, *args: Any) -> None:
         batch(coins, 0, count, *args)
         return
     step = batch.compiled()
-    words, cursor = coins.words(4 * count + 2 * RESERVE), np.zeros(4, dtype=np.int64)
+    words, cursor = coins.words(4 * count + 2 * RESERVE), np.array([0, 0, 0, 0, RESERVE])
     used = 0
     while True:
         try:
@@ -269,12 +269,13 @@ def run_kernel(batch: Kernel, coins: Coins, count: int, *args: Any) -> None:
             if not cursor[3]:
                 return
         except TapeEmpty:
-            # One record alone needs more than the reserve. (An exception leaves compiled code with its arrays
-            # never freed, so this must stay rare.)
-            pass
+            # One record alone needs more than the reserve. An exception leaves compiled code with its arrays
+            # never freed, so this must stay rare.
+            cursor[4] *= 4
         done = int(cursor[2])
         used += int(cursor[1])
-        wanted = 11 * used * (count - done) // (10 * max(done, 1)) + 2 * RESERVE
-        words = np.concatenate([words[cursor[1] :], coins.words(min(max(wanted, len(words)), MOST_WORDS))])
+        wanted = 11 * used * (count - done) // (10 * max(done, 1))
+        drawn = max(min(max(wanted, len(words)), MOST_WORDS), 2 * int(cursor[4]))
+        words = np.concatenate([words[cursor[1] :], coins.words(drawn)])
         cursor[:2] = 0
         cursor[3] = 0
