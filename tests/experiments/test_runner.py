@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import contents
+from helpers import contents, refused
 from hubbub.experiments.runner import Experiment, Job, Request, Row, averaged, to_csv
 
 #: What the runs below do; slow enough to be killed in the middle.
@@ -80,6 +81,29 @@ def test_an_interrupted_run_goes_on(workers: int, tmp_path: Path) -> None:
     assert table(folder, log, workers) == whole
     assert runs(log) == ["0", "1", "2", "2", "3", "4", "5"]
     assert not journal.exists()
+
+
+def test_a_full_disk_is_a_sentence_and_what_was_finished_stays(tmp_path: Path) -> None:
+    """Files may grow to 400 bytes: room for two jobs of the journal and a part of the third."""
+    whole = table(tmp_path / "whole", tmp_path / "log")
+    folder, log = tmp_path / "full", tmp_path / "full.log"
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, most))
+    try:
+        with refused("trial.journal cannot be written"):
+            table(folder, log)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert runs(log) == ["0", "1", "2"]
+    assert table(folder, log) == whole
+    assert runs(log) == ["0", "1", "2", "2", "3", "4", "5"]
+
+
+def test_a_journal_of_nonsense_is_no_journal(tmp_path: Path) -> None:
+    whole = table(tmp_path / "whole", tmp_path / "log")
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / ".trial.journal").write_bytes(b'\xff\xfe\n5\n[1]\n{"a": 1}\n[[], 2, 3, 4]\nnull\n')
+    assert table(tmp_path / "odd", tmp_path / "log") == whole
 
 
 def test_a_killed_process_loses_no_finished_job(tmp_path: Path) -> None:

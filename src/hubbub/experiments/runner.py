@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from hubbub.engines.pool import belong_to_parent
-from hubbub.envelope import write_atomic
+from hubbub.envelope import read_file, write_atomic
+from hubbub.errors import Refused
 
 Row = dict[str, Any]
 #: What a page compares: what it is, what was printed, what came out here.
@@ -125,12 +126,14 @@ def _work(
     results = {key: result for key, result in _finished(journal) if key in wanted}
     missing = [job for key, job in wanted.items() if key not in results]
     progress(len(results))
-    with journal.open("a") as file:
-        for key, rows, seconds in _run_all(missing, workers):
-            file.write(json.dumps([key, rows, seconds]) + "\n")
-            file.flush()
-            results[key] = _plain(rows), seconds
-            progress(1)
+    for key, rows, seconds in _run_all(missing, workers):
+        try:
+            with journal.open("a") as file:
+                file.write(json.dumps([key, rows, seconds]) + "\n")
+        except OSError as problem:
+            raise Refused(f"{journal} cannot be written: {problem.strerror or problem}.") from None
+        results[key] = _plain(rows), seconds
+        progress(1)
     return results
 
 
@@ -145,10 +148,10 @@ def _finished(journal: Path) -> Iterator[tuple[str, tuple[list[Row], float]]]:
     if not journal.exists():
         return
     kept = []
-    for line in journal.read_text().splitlines():
+    for line in read_file(journal).decode(errors="replace").splitlines():
         try:
             key, rows, seconds = json.loads(line)
-        except ValueError:
+        except (ValueError, TypeError):
             continue
         kept.append(line + "\n")
         yield key, (rows, seconds)
