@@ -17,8 +17,15 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.device.coins import UNIT, favoured_weight
+
 Floats = NDArray[np.float64]
 
+#: Hash evaluations a device may spend on a report unless told otherwise: several seeds for short records.
+_DEVICE_COST = 64
+_MOST_SEEDS = 8
+#: Entries per record up to which the number of buckets is searched for.
+_SEARCHED = 1024
 #: Levels reached by fewer buckets than this on average do not matter.
 _NEGLIGIBLE = 1e-9
 
@@ -175,3 +182,73 @@ def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128
         base = base * base
         exponent >>= 1
     return result
+
+
+# The parameters of sketch response
+
+
+@lru_cache(maxsize=256)
+def occupancy_of(balls: int, buckets: int, rows: int, signed: bool) -> Occupancy:
+    """The same, kept for the next question."""
+    return Occupancy(balls, buckets, rows, signed)
+
+
+def gains_of(occupancy: Occupancy, epsilon: float) -> Floats:
+    """kappa for every size of the favoured set, from 0."""
+    w = favoured_weight(epsilon) / UNIT
+    size = np.arange(occupancy.most + 1)
+    base = 0.0 if occupancy.signed else size / occupancy.buckets
+    step = (w - 1) / (size * w + occupancy.candidates - size)
+    return np.asarray(step * (occupancy.top_sums / occupancy.balls - base))
+
+
+def best_favoured(occupancy: Occupancy, epsilon: float) -> tuple[float, int]:
+    """(variance of one report, size) of the best favoured set."""
+    gains = gains_of(occupancy, epsilon)
+    size = int(np.argmax(gains[1:])) + 1
+    t = occupancy.buckets
+    spread = 1 / t if occupancy.signed else (1 / t) * (1 - 1 / t)
+    return spread / float(gains[size]) ** 2, size
+
+
+@lru_cache(maxsize=256)
+def best_buckets(balls: int, epsilon: float, seeds: int, signed: bool, family: str) -> int:
+    """The number of buckets with the lowest variance: powers of two first, then between them (prf).
+
+    From a thousand entries on the best number grows in proportion to them, and is not searched for anew.
+    """
+    if balls > _SEARCHED:
+        doublings = round(math.log2(balls / _SEARCHED))
+        return min(1 << 20, best_buckets(_SEARCHED, epsilon, seeds, signed, family) << doublings)
+
+    def loss(buckets: int) -> float:
+        return best_favoured(occupancy_of(balls, buckets, seeds, signed), epsilon)[0]
+
+    first = 0 if signed else 1
+    found: dict[int, float] = {}
+    for a in range(first, 21):
+        found[1 << a] = loss(1 << a)
+        # There can be one optimum at very few buckets and one at about max_entries * exp(epsilon).
+        if 1 << a >= 2 * balls * (1 + math.exp(epsilon)) and found[1 << a] > found[1 << (a - 1)]:
+            break
+    best = min(found, key=found.__getitem__)
+    if family == "prf":
+        step = max(1, best // 4)
+        while step >= max(1, best // 64):
+            for near in (best - step, best + step):
+                if near >= 1 << first and near not in found:
+                    found[near] = loss(near)
+            best = min(found, key=found.__getitem__)
+            step //= 2
+    return best
+
+
+@lru_cache(maxsize=256)
+def best_seeds(balls: int, epsilon: float, signed: bool, family: str) -> int:
+    """The fewest seeds within half a percent of the best that the device's cost allows."""
+    most = min(_MOST_SEEDS, max(1, _DEVICE_COST // balls))
+    losses = {}
+    for seeds in (1 << a for a in range(most.bit_length())):
+        buckets = best_buckets(balls, epsilon, seeds, signed, family)
+        losses[seeds] = best_favoured(occupancy_of(balls, buckets, seeds, signed), epsilon)[0]
+    return min(seeds for seeds, loss in losses.items() if loss <= 1.005 * min(losses.values()))

@@ -12,9 +12,8 @@ set has a fixed size, so nothing is lost where entries meet in a bucket.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,12 +22,10 @@ from pydantic import Field
 
 from hubbub.device.codes import Keys
 from hubbub.device.coins import (
-    UNIT,
     Coins,
     begin_record,
     below,
     chance,
-    favoured_weight,
     random_sign,
     run_kernel,
 )
@@ -39,20 +36,14 @@ from hubbub.items import ItemRates
 from hubbub.kernel import kernel
 from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.mechanisms.collision import nth_other
+from hubbub.occupancy import Occupancy, best_buckets, best_favoured, best_seeds, gains_of, occupancy_of
 from hubbub.record import GRID, Entries
 
 if TYPE_CHECKING:
-    from hubbub.occupancy import Occupancy
     from hubbub.server.state import State
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
-
-#: Hash evaluations a device may spend on a report unless told otherwise: several seeds for short records.
-_DEVICE_COST = 64
-_MOST_SEEDS = 8
-#: Entries per record up to which the number of buckets is searched for.
-_SEARCHED = 1024
 
 
 @kernel
@@ -230,8 +221,8 @@ class SketchResponse(Hashed):
         if not self.mode:
             self._fill(mode="sets" if self.values == "set" else "signed")
         if not self.seeds:
-            self._fill(seeds=_best_seeds(self.max_entries, self.epsilon, self.mode == "signed", self.family))
-        return _best_buckets(self.max_entries, self.epsilon, self.seeds, self.mode == "signed", self.family)
+            self._fill(seeds=best_seeds(self.max_entries, self.epsilon, self.mode == "signed", self.family))
+        return best_buckets(self.max_entries, self.epsilon, self.seeds, self.mode == "signed", self.family)
 
     def check(self) -> None:
         if not self.mode or not self.seeds:
@@ -241,13 +232,13 @@ class SketchResponse(Hashed):
         if self.mode != "signed" and self.buckets < 2:
             raise ValueError("sets need at least 2 buckets")
         if not self.favoured:
-            self._fill(favoured=_best_favoured(self._occupancy, self.epsilon)[1])
+            self._fill(favoured=best_favoured(self._occupancy, self.epsilon)[1])
         if self.favoured > self._occupancy.most:
             raise ValueError(f"at most {self._occupancy.most} candidates can be favoured here")
         if self._candidates * self.weights[0] >= 1 << 62:
             raise ValueError("epsilon and buckets are together too large for exact 64-bit weights")
         if not self.kappa:
-            self._fill(kappa=float(_gains(self._occupancy, self.epsilon)[self.favoured]))
+            self._fill(kappa=float(gains_of(self._occupancy, self.epsilon)[self.favoured]))
 
     @property
     def _candidates(self) -> int:
@@ -255,7 +246,7 @@ class SketchResponse(Hashed):
 
     @property
     def _occupancy(self) -> Occupancy:
-        return _occupancy(self.max_entries, self.buckets, self.seeds, self.mode == "signed")
+        return occupancy_of(self.max_entries, self.buckets, self.seeds, self.mode == "signed")
 
     # Promise
 
@@ -389,71 +380,3 @@ class SketchResponse(Hashed):
         if goal.quantity == "mean":
             yield cls(**common, mode="signed")
         yield cls(**common, mode="events")
-
-
-@lru_cache(maxsize=256)
-def _occupancy(balls: int, buckets: int, seeds: int, signed: bool) -> Occupancy:
-    from hubbub.occupancy import Occupancy
-
-    return Occupancy(balls, buckets, seeds, signed)
-
-
-def _gains(occupancy: Occupancy, epsilon: float) -> NDArray[np.float64]:
-    """kappa for every size of the favoured set, from 0."""
-    w = favoured_weight(epsilon) / UNIT
-    size = np.arange(occupancy.most + 1)
-    base = 0.0 if occupancy.signed else size / occupancy.buckets
-    step = (w - 1) / (size * w + occupancy.candidates - size)
-    return np.asarray(step * (occupancy.top_sums / occupancy.balls - base))
-
-
-def _best_favoured(occupancy: Occupancy, epsilon: float) -> tuple[float, int]:
-    """(variance of one report, size) of the best favoured set."""
-    gains = _gains(occupancy, epsilon)
-    size = int(np.argmax(gains[1:])) + 1
-    t = occupancy.buckets
-    spread = 1 / t if occupancy.signed else (1 / t) * (1 - 1 / t)
-    return spread / float(gains[size]) ** 2, size
-
-
-@lru_cache(maxsize=256)
-def _best_buckets(balls: int, epsilon: float, seeds: int, signed: bool, family: str) -> int:
-    """The number of buckets with the lowest variance: powers of two first, then between them (prf).
-
-    From a thousand entries on the best number grows in proportion to them, and is not searched for anew.
-    """
-    if balls > _SEARCHED:
-        doublings = round(math.log2(balls / _SEARCHED))
-        return min(1 << 20, _best_buckets(_SEARCHED, epsilon, seeds, signed, family) << doublings)
-
-    def loss(buckets: int) -> float:
-        return _best_favoured(_occupancy(balls, buckets, seeds, signed), epsilon)[0]
-
-    first = 0 if signed else 1
-    found: dict[int, float] = {}
-    for a in range(first, 21):
-        found[1 << a] = loss(1 << a)
-        # There can be one optimum at very few buckets and one at about max_entries * exp(epsilon).
-        if 1 << a >= 2 * balls * (1 + math.exp(epsilon)) and found[1 << a] > found[1 << (a - 1)]:
-            break
-    best = min(found, key=found.__getitem__)
-    if family == "prf":
-        step = max(1, best // 4)
-        while step >= max(1, best // 64):
-            for near in (best - step, best + step):
-                if near >= 1 << first and near not in found:
-                    found[near] = loss(near)
-            best = min(found, key=found.__getitem__)
-            step //= 2
-    return best
-
-
-@lru_cache(maxsize=256)
-def _best_seeds(balls: int, epsilon: float, signed: bool, family: str) -> int:
-    """The fewest seeds within half a percent of the best that the device's cost allows."""
-    most = min(_MOST_SEEDS, max(1, _DEVICE_COST // balls))
-    losses = {}
-    for seeds in (1 << a for a in range(most.bit_length())):
-        buckets = _best_buckets(balls, epsilon, seeds, signed, family)
-        losses[seeds] = _best_favoured(_occupancy(balls, buckets, seeds, signed), epsilon)[0]
-    return min(seeds for seeds, loss in losses.items() if loss <= 1.005 * min(losses.values()))
