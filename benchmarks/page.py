@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hubbub.engines.pool import cores
 from hubbub.envelope import write_atomic
 from hubbub.errors import Refused, optional
-from hubbub.experiments.runner import cores
 from timing import Row, machine
 
 #: Load per core up to which a machine counts as quiet: the book's own last section still shows in the average.

@@ -15,7 +15,7 @@ import numpy as np
 
 from hubbub.device.client import privatize
 from hubbub.device.coins import SecretCoins, SystemSeeds
-from hubbub.experiments.runner import cores
+from hubbub.engines.pool import cores
 from hubbub.kernel import numba_available
 from hubbub.record import GRID, Entries
 from hubbub.task import Task

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers import refuse, refused, run_cli, small_task, steady, succeed
+from hubbub.conformance import task_for
 from hubbub.engines import lake, manifest
 from hubbub.engines.arrow import (
     NO_ID,
@@ -31,11 +32,14 @@ from hubbub.engines.arrow import (
     report_schema,
     save_reports,
 )
+from hubbub.engines.pool import workers
+from hubbub.errors import Refused
 from hubbub.experiments.populations import distinct_population
 from hubbub.experiments.simulate import simulate
 from hubbub.files import load_state
 from hubbub.files import save_reports as save_envelope
-from hubbub.server.fold import aggregate
+from hubbub.mechanism import make_mechanism
+from hubbub.server.fold import Rejected, aggregate
 from hubbub.server.state import State
 from hubbub.task import Task
 
@@ -141,6 +145,30 @@ def test_several_processes_give_the_same_bytes(files: Any, monkeypatch: pytest.M
     )
     assert found.state.to_bytes() == state.to_bytes()
     assert sum(steps["aggregating"]) == sum(steps["looking for repeated batches"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [({}, 1), ({"_WORTH": 1}, 7), ({"_WORTH_ROWS": 1}, 7)],
+    ids=["little", "bytes", "rows"],
+)
+def test_processes_are_started_where_there_is_work(
+    files: Any, changed: dict[str, int], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless somebody says how many: one per core for many bytes or many rows, none for a few."""
+    paths, state = files
+    asked = []
+
+    def count(jobs: int, task: Task) -> Any:
+        asked.append(jobs)
+        return workers(1, task)
+
+    monkeypatch.setattr(lake, "workers", count)
+    monkeypatch.setattr(lake, "cores", lambda: 7)
+    for name, value in changed.items():
+        monkeypatch.setattr(lake, name, value)
+    assert lake.aggregate(paths, jobs=None).state.to_bytes() == state.to_bytes()
+    assert asked == [expected]
 
 
 @pytest.mark.parametrize(
@@ -433,6 +461,34 @@ def test_damaged_manifests_are_refused(files: Any, tmp_path: Path, monkeypatch: 
         path.write_bytes(wrong)
         with refused("not the manifest of an unfinished run", "delete it"):
             lake.aggregate(paths, manifest=path)
+
+
+def test_any_flipped_bit_of_a_manifest_is_refused_or_means_nothing(tmp_path: Path) -> None:
+    """Every bit of a small manifest, and every length: what is not refused is what was written."""
+    path, files = tmp_path / "m", [("a", 1, 2), ("b", 3, 4)]
+    listed = task_for(make_mechanism("privkv", epsilon=1.0, max_entries=2, size=4), 4)
+    state = listed.mechanism.empty(listed.keys)
+    state.count = 3
+    written = manifest.Manifest(path, listed, files)
+    written._next = 0
+    written.add([("a", 0)], state, [Rejected("a", "bad", np.array([1]), np.array([2]))])
+    data = path.read_bytes()
+    (tmp_path / ".m.half").write_bytes(data[:50])
+    taken = 0
+    flipped = (
+        data[:i] + bytes([data[i] ^ 1 << bit]) + data[i + 1 :] for i in range(len(data)) for bit in range(8)
+    )
+    for wrong in (*flipped, *(data[:length] for length in range(len(data)))):
+        path.write_bytes(wrong)
+        try:
+            found = manifest.Manifest.open(path, listed, files)
+        except Refused:
+            continue
+        taken += 1
+        assert (found.done, found.state.to_bytes()) == ({("a", 0)}, state.to_bytes())
+        assert [rejected.rows.tolist() for rejected in found.rejected] == [[1]]
+    assert taken < 4 * len(data)
+    assert [file.name for file in tmp_path.iterdir()] == ["m"], "what a killed run had half written is gone"
 
 
 def _flip(data: bytes, member: bytes) -> bytes:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 @click.argument("reports", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("-o", "--output", type=OUTPUT, required=True, help="State file to write.")
 @click.option("--task", "task_file", type=EXISTING, help="Task of Parquet files that do not name it.")
-@click.option("--jobs", type=click.IntRange(1, 256), help="Processes for Parquet [default: one per core].")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    help="Processes for Parquet [default: one per core, for large lakes].",
+)
 @click.option(
     "--rejected", type=OUTPUT, help="List what was not counted, and why, in a .csv or .parquet file."
 )
@@ -38,13 +42,12 @@ def command(
     interrupted goes on where it was when the same command is given again.
     """
     from hubbub.errors import Refused
-    from hubbub.experiments.runner import cores
 
     lakes = {_is_lake(path) for path in reports}
     if len(lakes) > 1:
         raise Refused("Reports files and Parquet do not mix; aggregate them apart, then use hubbub merge.")
     if lakes == {True}:
-        _from_lake(reports, output, task_file, jobs or cores(), rejected, as_json)
+        _from_lake(reports, output, task_file, jobs, rejected, as_json)
     elif task_file or jobs or rejected:
         raise Refused(
             "--task, --jobs and --rejected are for Parquet; reports files name their task and count as a whole."
@@ -82,7 +85,7 @@ def _from_lake(
     paths: tuple[Path, ...],
     output: Path,
     task_file: Path | None,
-    jobs: int,
+    jobs: int | None,
     rejected: Path | None,
     as_json: bool,
 ) -> None:

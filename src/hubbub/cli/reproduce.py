@@ -37,8 +37,9 @@ def command(
 
     An interrupted run goes on where it was when started again with the same output folder.
     """
+    from hubbub.engines.pool import cores
     from hubbub.experiments.catalogue import catalogue
-    from hubbub.experiments.runner import Request, cores
+    from hubbub.experiments.runner import Request
 
     known = catalogue()
     if listing:

@@ -33,7 +33,7 @@ from hubbub.engines.arrow import (
     task_in,
 )
 from hubbub.engines.manifest import GroupKey, Manifest
-from hubbub.engines.pool import Run, workers
+from hubbub.engines.pool import Run, cores, workers
 from hubbub.errors import Refused, optional
 from hubbub.server.fold import Fold, Rejected, count_reasons
 from hubbub.server.state import State
@@ -44,6 +44,8 @@ UInt64s = NDArray[np.uint64]
 
 #: Bytes of reports, and rows, that are read at a time.
 _READ, _ROWS = 1 << 23, 1 << 17
+#: Bytes of reports, and rows, from which on processes of their own gain more than starting them costs.
+_WORTH, _WORTH_ROWS = 1 << 27, 1 << 21
 #: Bytes of reports that a process is given at least and at most, and rows when it looks at batch ids only.
 _LEAST, _MOST, _MOST_IDS = 1 << 22, 1 << 25, 1 << 20
 
@@ -115,23 +117,28 @@ class Lake:
 def aggregate(
     paths: Iterable[str | Path],
     task: Task | None = None,
-    jobs: int = 1,
+    jobs: int | None = 1,
     manifest: str | Path | None = None,
     progress: Progress = lambda step, more, total: None,
 ) -> Lake:
     """Add up all reports in these Parquet files and folders of them.
 
     The task comes from the files unless it is given; files of another task are refused, rows of another task set
-    aside. With `manifest`, the run keeps what is done in that file, goes on from it if it is there, and leaves it for
-    the caller to remove once the state is safe. `progress(step, more, total)` counts bytes.
+    aside. The work is spread over `jobs` processes (None: over all cores if there is enough of it). With `manifest`,
+    the run keeps what is done in that file, goes on from it if it is there, and leaves it for the caller to remove
+    once the state is safe. `progress(step, more, total)` counts bytes.
     """
     sources, task = find_sources(paths, task)
     ledger = Manifest.open(manifest, task, [source.fingerprint for source in sources])
     groups = list(_groups(sources))
+    total = sum(group.bytes for group in groups)
+    if jobs is None:
+        worth = total >= _WORTH or sum(sum(source.rows) for source in sources) >= _WORTH_ROWS
+        jobs = cores() if worth else 1
     with workers(jobs, task) as run:
         repeated = _repeated(run, task, [g for g in groups if "batch" in g.source.columns], progress)
         left = [group for group in groups if group.key not in ledger.done]
-        total, still = (sum(group.bytes for group in some) for some in (groups, left))
+        still = sum(group.bytes for group in left)
         progress("aggregating", total - still, total)
         lots = _cut(left, lambda group: group.bytes, min(_MOST, max(_LEAST, still // (4 * jobs))))
         works = [[(group, repeated.get(group.key, _NO_ROWS)) for group in lot] for lot in lots]

@@ -7,10 +7,12 @@ always belong together, so nothing is counted twice or lost, whenever the run en
 
 from __future__ import annotations
 
+import glob
 import io
 import json
 import time
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +32,8 @@ Fingerprint = tuple[str, int, int]
 GroupKey = tuple[str, int]
 
 _FORMAT = 1
+#: What a damaged archive can lead to.
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, LookupError, TypeError, EOFError, RuntimeError)
 #: Seconds between two writes, at least; and how much longer than a write itself.
 _PAUSE, _SHARE = 1.0, 10.0
 
@@ -55,6 +59,8 @@ class Manifest:
         manifest = cls(Path(path) if path else None, task, files)
         if manifest.path is not None and manifest.path.exists():
             manifest._load(read_file(manifest.path))
+            for half in manifest.path.parent.glob(f".{glob.escape(manifest.path.name)}.*"):
+                half.unlink(missing_ok=True)  # what was being written when that run was killed
         return manifest
 
     def add(self, groups: Iterable[GroupKey], state: State, rejected: list[Rejected]) -> None:
@@ -123,7 +129,7 @@ class Manifest:
                 if about["format"] != _FORMAT:
                     raise ValueError(f"format {about['format']}")
                 return about, rejected, archive.read("state")
-        except (zipfile.BadZipFile, ValueError, KeyError, TypeError) as problem:
+        except _UNREADABLE as problem:
             raise Refused(
                 f"{self.path} is not the manifest of an unfinished run ({problem}); delete it to begin anew."
             ) from None

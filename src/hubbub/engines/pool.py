@@ -24,6 +24,11 @@ Run = Callable[[Callable[[Task, Any], Any], Sequence[Any]], Iterator[tuple[Any, 
 _task: Task | None = None
 
 
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def workers(jobs: int, task: Task) -> Iterator[Run]:
     """A way to run a function on many works, in `jobs` processes (in this one where there is only one work).

@@ -14,7 +14,6 @@ import io
 import json
 import math
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -172,11 +171,6 @@ def _run_all(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, list[Row]
             yield (running[done].key, *done.result())
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def to_csv(rows: Sequence[Row]) -> bytes:
