@@ -64,11 +64,12 @@ class Manifest:
         return manifest
 
     def add(self, groups: Iterable[GroupKey], state: State, rejected: list[Rejected]) -> None:
-        """Count row groups."""
-        self._unwritten = True
+        """Count row groups. Interrupted in here, sum and list may not belong together, and are never written."""
+        self._unwritten = False
         merge_into(self.state, state)
         self.rejected += rejected
         self.done.update(groups)
+        self._unwritten = True
         if time.monotonic() >= self._next:
             self._write()
 
