@@ -234,10 +234,14 @@ class Uploader:
             if self._closing:
                 return
             self._wake.clear()
-            with self._files:
-                if self._oldest is not None and time.monotonic() >= self._oldest + self._linger:
-                    self._finish()
-            wish = self._send_all()
+            try:
+                with self._files:
+                    if self._oldest is not None and time.monotonic() >= self._oldest + self._linger:
+                        self._finish()
+                wish = self._send_all()
+            except OSError as problem:  # the folder's; a disk may come back
+                self.trouble = f"{self._folder} cannot be used ({problem.strerror or problem})"
+                wish = 0.0
             if wish is None:
                 pause = 0.0
             else:
