@@ -86,6 +86,12 @@ class Manifest:
         if self.path is None or not self._unwritten:
             return
         start = time.monotonic()
+        write_atomic(self.path, self._packed())
+        self._unwritten = False
+        self._next = time.monotonic() + max(_PAUSE, _SHARE * (time.monotonic() - start))
+
+    def _packed(self) -> bytes:
+        """As bytes. The archive is gone when this returns: an interrupt would be lost in its destructor."""
         about = {
             "format": _FORMAT,
             "digest": self.task.digest.hex(),
@@ -98,9 +104,7 @@ class Manifest:
             archive.writestr("about.json", json.dumps(about))
             archive.writestr("rejected.json", json.dumps(rejected))
             archive.writestr("state", self.state.to_bytes())
-        write_atomic(self.path, buffer.getvalue())
-        self._unwritten = False
-        self._next = time.monotonic() + max(_PAUSE, _SHARE * (time.monotonic() - start))
+        return buffer.getvalue()
 
     def _load(self, data: bytes) -> None:
         about, rejected, payload = self._parts(data)
