@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ from live import ask, bearer
 
 from helpers import refuse, strict_json, succeed
 from hubbub.collect import folding, ingest, service, tokens
-from hubbub.collect.database import states
+from hubbub.collect.database import history, states
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
 from hubbub.estimates import estimate
@@ -180,6 +181,25 @@ def test_history(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
             row = estimate(task, state, ["3", "9"]).rows()[place]
             expected.append({"period": found["periods"][number]["period"], **row})
         assert found["estimates"][key] == expected
+
+
+@pytest.mark.parametrize("packed", [b"", b"nonsense", zlib.compress(b"another task's")], ids=str)
+def test_a_damaged_past_state_is_a_missing_point(
+    packed: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, clock = collected_task(), [3600 * 1000]
+    monkeypatch.setattr(ingest, "period_now", lambda task: clock[0])
+    with collecting(f"sqlite:///{tmp_path}/s.db", task) as running:
+        for number in range(4):
+            running.send(some_reports(task, 20), f"b{number}")
+            running.get(running.path)
+            clock[0] += 3600
+        with running.service.store.engine.begin() as connection:
+            connection.execute(history.update().where(history.c.period == 3600 * 1001).values(state=packed))
+        found = strict_json(running.get(f"{running.path}/history?keys=3").body)
+    assert [row["reports"] for row in found["periods"]] == [20] * 4
+    assert [point["period"][11:13] for point in found["estimates"]["3"]] == ["16", "18", "19"]
+    assert "1970-02-11T17:00:00Z is damaged" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import logging
 import threading
 import zlib
 from collections import OrderedDict
@@ -27,6 +28,8 @@ from hubbub.guarantee import Guarantee
 from hubbub.mechanism import Mechanism, Quantity
 from hubbub.server.state import State
 from hubbub.task import Task
+
+_log = logging.getLogger("hubbub.api")
 
 #: The delta of shuffled guarantees.
 DELTA = 1e-6
@@ -190,7 +193,7 @@ class Service:
         packed = self.store.past_state(task.digest.hex(), period)
         known = []
         if packed is not None:
-            state = task.mechanism.empty(task.keys).load(zlib.decompress(packed))
+            state = _unpacked(task, period, packed)
             if state.count >= max(task.minimum_reports, 1):
                 known = estimate(task, state, keys, quantity, level).rows()
         with self._lock:
@@ -204,6 +207,16 @@ class Service:
         state = self.folder.fold(task).state
         self._check_minimum(task, state)
         return Envelope(STATE, task.code, task.digest, state.count, task.canonical, state.to_bytes()).seal()
+
+
+def _unpacked(task: Task, period: int, packed: bytes) -> State:
+    """A past state; one that is damaged is a missing point of a chart, no reason to show nothing."""
+    nothing = task.mechanism.empty(task.keys)
+    try:
+        return nothing.load(zlib.decompress(packed))
+    except (zlib.error, Refused) as problem:
+        _log.error("the state of task %s at %s is damaged: %s", task.digest.hex(), _time(period), problem)
+        return nothing
 
 
 def spending(task: Task) -> str:
