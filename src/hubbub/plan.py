@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from hubbub.device.codes import LARGEST_BITS, SMALLEST_BITS, Keys
+from hubbub.device.codes import LARGEST_BITS, Keys, bits_for
 from hubbub.errors import Refused
 from hubbub.guarantee import Guarantee
 from hubbub.mechanism import Goal, Mechanism, Quantity, ValueKind, explain, mechanisms
@@ -205,7 +205,7 @@ def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
         keys = Keys(kind="wide") if bits > LARGEST_BITS else Keys(kind="folded", bits=bits)
     else:
         codes = goal.keys * (2 if mechanism.sided else 1)
-        keys = Keys(kind="closed", size=goal.keys, bits=max(SMALLEST_BITS, codes.bit_length()))
+        keys = Keys(kind="closed", size=goal.keys, bits=bits_for(codes))
     if mechanism.keeps_reports(keys):
         return "all reports"
     size = 8 * math.prod(mechanism.totals_shape(keys))

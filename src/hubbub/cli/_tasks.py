@@ -168,11 +168,11 @@ def read_vocabulary(path: Path) -> list[str]:
 
 def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
     """Room for two codes per key where a mechanism needs them."""
-    from hubbub.device.codes import SMALLEST_BITS
+    from hubbub.device.codes import bits_for
 
     if not mechanism.sided or keys["kind"] != "closed" or keys.get("bits"):
         return keys
-    return {**keys, "bits": max(SMALLEST_BITS, (2 * count_of(keys)).bit_length())}
+    return {**keys, "bits": bits_for(2 * count_of(keys))}
 
 
 def make_mechanism_fields(name: str) -> set[str]:

@@ -79,7 +79,7 @@ def command(
     size = _unit_size(goal, low, high)
     ranking = rank(goal, size, most_bytes)
     data: dict[str, Any] = {"options": [option.as_dict(largest) for option in ranking]}
-    lines = [_nearly_as_good(goal, ranking[0], size)]
+    lines = []
     if want_error is not None:
         lines.append(_inverse(data, goal, want_error, size, most_bytes))
     if entries is not None:
@@ -95,7 +95,11 @@ def command(
         draw(plot, goal, size, against, ranking)
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
-    say(as_json, data, lambda: show(ranking, [line for line in lines if line], goal, largest))
+    say(
+        as_json,
+        data,
+        lambda: show(ranking, [*_nearly_as_good(goal, ranking[0], size), *lines], goal, largest),
+    )
 
 
 def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
@@ -118,19 +122,17 @@ def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
     return replace(goal, central_epsilon=goal.epsilon if model == "shuffled" else None)
 
 
-def _nearly_as_good(goal: Goal, best: Option, size: float) -> str:
-    """What reports of half the bytes can do, if it is hardly less."""
+def _nearly_as_good(goal: Goal, best: Option, size: float) -> list[str]:
+    """What reports of half the bytes can do, if it is hardly less: a line, or none."""
     from hubbub.plan import rank
 
-    if best.bytes < 2:
-        return ""
-    found = rank(goal, size, best.bytes // 2)[0]
-    if found.error > 1.05 * best.error:
-        return ""
-    return (
+    found = rank(goal, size, best.bytes // 2)[0] if best.bytes > 1 else best
+    if found is best or found.error > 1.05 * best.error:
+        return []
+    return [
         f"Nearly as good: {found.name} with {found.bytes} instead of {best.bytes} bytes a report and "
         f"{100 * (found.error / best.error - 1):.1f}% more error (--bytes {found.bytes})."
-    )
+    ]
 
 
 def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, most_bytes: int | None) -> str:

@@ -142,6 +142,11 @@ def _starts(salt: int, purposes: range) -> tuple[UInt64s, UInt64s]:
 SIGN, COHORT, ROUND, ROW = 1, 2, 3, 1024
 
 
+def bits_for(codes: int) -> int:
+    """Bits of a code where there are this many, none of them zero."""
+    return max(SMALLEST_BITS, codes.bit_length())
+
+
 class Keys(BaseModel):
     """The universe of keys of a task and the public map from key to code."""
 
@@ -173,7 +178,7 @@ class Keys(BaseModel):
             listed = data.get("vocabulary")
             size = data.get("size") or (len(listed) if isinstance(listed, list | tuple) else 0)
             if isinstance(size, int):
-                return {**data, "bits": max(SMALLEST_BITS, size.bit_length())}
+                return {**data, "bits": bits_for(size)}
         return data
 
     @model_validator(mode="after")

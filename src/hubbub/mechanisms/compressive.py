@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.device.codes import SMALLEST_BITS, Keys
+from hubbub.device.codes import Keys, bits_for
 from hubbub.device.coins import UNIT, Coins, begin_record, favoured_weight, run_kernel
 from hubbub.device.hashing import Family, hash_entries
 from hubbub.device.wire import Field as WireField
@@ -289,6 +289,6 @@ class Compressive(Mechanism):
         for blocks in sorted({1, most}):
             made = cls(epsilon=goal.epsilon, family=goal.family, blocks=blocks)
             wanted = goal.users / (4 * made.parts * 0.03 * made._noise(made.parts))
-            room = 1 << max(SMALLEST_BITS, goal.keys.bit_length())
+            room = 1 << bits_for(goal.keys)
             rows = min(1 << math.ceil(math.log2(max(wanted, 1))), room // made.parts, 1 << 20)
             yield cls(epsilon=goal.epsilon, family=goal.family, blocks=blocks, rows=rows)
