@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from device import WIDE, suitable, task_for
-from hubbub.experiments.populations import Population, distinct_population
-from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import Mechanism, make_mechanism
-from hubbub.record import Entries
-from hubbub.task import Task
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Mechanism
+from hubbub.model.record import Entries
+from hubbub.protocol.task import Task
+from hubbub.simulation.populations import Population, distinct_population
+from hubbub.simulation.rehearsal import simulate
 from page import LIGHT, MUTED, STRONG, Headline, Section, prose, table, times
 from timing import Row
 

@@ -29,7 +29,7 @@ import pursuit
 import release
 import scaling
 import shuffle
-from hubbub.envelope import write_atomic
+from hubbub.primitives.envelope import write_atomic
 from page import Result, Section, load, run, save, write_page
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,9 +13,9 @@ from typing import Any
 
 from device import suitable, task_for
 from hubbub.device.client import Client, privatize
-from hubbub.device.coins import SecretCoins, SystemSeeds
+from hubbub.primitives.coins import SecretCoins, SystemSeeds
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
 from page import Result, Section, amount, duration, prose, table
 from timing import Row, best, crowd, peak_bytes
 

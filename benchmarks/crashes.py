@@ -33,9 +33,9 @@ import numpy as np
 
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
-from hubbub.envelope import Envelope, unseal
+from hubbub.primitives.envelope import Envelope, unseal
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
 
 SENDERS = 4
 

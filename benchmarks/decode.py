@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hubbub.model.state import State
 from hubbub.server.fold import aggregate
-from hubbub.server.state import State
 from page import LIGHT, STRONG, Headline, Section, amount, duration, prose, table, times
 from timing import Row, best, reports_of, task_of
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from hubbub.device.client import Client, privatize
-from hubbub.device.coins import SecretCoins, SystemSeeds
-from hubbub.mechanism import Goal, Mechanism
-from hubbub.plan import rank
-from hubbub.task import Task
+from hubbub.model.mechanism import Goal, Mechanism
+from hubbub.plan.ranking import rank
+from hubbub.primitives.coins import SecretCoins, SystemSeeds
+from hubbub.protocol.task import Task
 from page import STRONG, Section, amount, duration, prose, table
 from timing import Row, best, crowd
 

@@ -9,7 +9,7 @@ import contextlib
 import tempfile
 from collections.abc import Sequence
 
-from hubbub.errors import optional
+from hubbub.primitives.errors import optional
 from page import Headline, Section, amount, prose, table
 from timing import Row
 

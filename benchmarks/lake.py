@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from hubbub import hashed
 from hubbub.engines.arrow import save_reports
 from hubbub.engines.lake import aggregate as aggregate_lake
-from hubbub.errors import optional
+from hubbub.mechanisms.shared import hashed
+from hubbub.primitives.errors import optional
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
 from page import Headline, Section, amount, prose, table, times
 from timing import Row, best, task_of
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from hubbub.device.client import privatize
-from hubbub.device.coins import SecretCoins, SystemSeeds
-from hubbub.device.hashing import bucket_bits, hash_entries, seed_rows
-from hubbub.errors import optional
-from hubbub.hashed import Hashed, Int64s, UInt64s
-from hubbub.kernel import kernel
+from hubbub.mechanisms.shared.hashed import Hashed, Int64s, UInt64s
+from hubbub.model.hashing import bucket_bits, hash_entries, seed_rows
+from hubbub.primitives.coins import SecretCoins, SystemSeeds
+from hubbub.primitives.errors import optional
+from hubbub.primitives.kernel import kernel
+from hubbub.primitives.walsh import scatter, transform
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
-from hubbub.server.walsh import scatter, transform
-from hubbub.task import Task
 from page import LIGHT, MUTED, STRONG, Section, amount, duration, prose, table, times
 from timing import Row, best, crowd, lap, reports_of, task_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hubbub.device.client import Client, privatize
-from hubbub.device.coins import SecretCoins, SystemSeeds
-from hubbub.record import GRID, Entries
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.coins import SecretCoins, SystemSeeds
 from hubbub.server.fold import aggregate
 from page import LIGHT, MUTED, STRONG, Headline, Section, duration, prose, table, times
 from peers.environment import ask

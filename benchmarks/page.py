@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hubbub.engines.pool import cores
-from hubbub.envelope import write_atomic
-from hubbub.errors import Refused, optional
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import Refused, optional
 from timing import Row, machine
 
 #: Load per core up to which a machine counts as quiet: the book's own last section still shows in the average.

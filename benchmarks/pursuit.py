@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.experiments.simulate import simulate
 from hubbub.mechanisms.compressive import Compressive
-from hubbub.record import GRID, Entries
-from hubbub.server.recovery.operators import Measurements
+from hubbub.model.measurements import Measurements
+from hubbub.model.record import GRID, Entries
 from hubbub.server.recovery.pursuit import pursue_sparsity
+from hubbub.simulation.rehearsal import simulate
 from page import LIGHT, STRONG, Headline, Section, amount, duration, prose, table, times
 from peers.environment import ask
 from timing import Row, lap, peak_bytes, task_of

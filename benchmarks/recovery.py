@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.device.coins import InsecureCoins
-from hubbub.estimates import estimate
+from hubbub.experiments.accuracy import mean_absolute_error, mean_square_error, seed_of
 from hubbub.experiments.datasets import read_compact
-from hubbub.experiments.metrics import mean_absolute_error, mean_square_error, seed_of
-from hubbub.experiments.populations import Population, zipf_population
-from hubbub.experiments.simulate import simulate
-from hubbub.record import sample_down
-from hubbub.task import Task
+from hubbub.model.record import sample_down
+from hubbub.primitives.coins import InsecureCoins
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import estimate
+from hubbub.simulation.populations import Population, zipf_population
+from hubbub.simulation.rehearsal import simulate
 
 FILES = {"retail": "retail_set.npz", "kosarak": "kosarak_head_set.npz"}
 #: Mechanism, entries of a record and epsilon.

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.coins import SecretCoins
-from hubbub.errors import Refused
+from hubbub.primitives.coins import SecretCoins
+from hubbub.primitives.errors import Refused
 from hubbub.release import Goal, Release, build, plan
 from hubbub.release.alp import Alp
 from hubbub.release.artifact import Parameters

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hubbub.device.client import privatize
-from hubbub.device.coins import SecretCoins, SystemSeeds
+from hubbub.primitives.coins import SecretCoins, SystemSeeds
 from hubbub.server.fold import aggregate
 from page import LIGHT, MUTED, STRONG, Section, prose, table
 from timing import Row, best, crowd, lap, peak_bytes, reports_of, slope, task_of

@@ -29,8 +29,8 @@ import numpy as np
 from crashes import postgresql
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
-from hubbub.envelope import Envelope
-from hubbub.task import Task
+from hubbub.primitives.envelope import Envelope
+from hubbub.protocol.task import Task
 
 BATCH = 1000
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from hubbub.device.client import privatize
-from hubbub.device.coins import SecretCoins, SystemSeeds
 from hubbub.engines.pool import cores
-from hubbub.kernel import numba_available
-from hubbub.record import GRID, Entries
-from hubbub.task import Task
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.coins import SecretCoins, SystemSeeds
+from hubbub.primitives.kernel import numba_available
+from hubbub.protocol.task import Task
 
 Row = dict[str, Any]
 

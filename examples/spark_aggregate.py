@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from hubbub import Task, estimate
 from hubbub.engines import spark as crowd
-from hubbub.files import save_state
+from hubbub.protocol.files import save_state
 
 
 def main(task_file: str, reports: str, output: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hubbub.task import Task
+from hubbub.protocol.task import Task
 
 SALT = "0123456789abcdef" * 2
 

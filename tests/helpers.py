@@ -18,13 +18,13 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 from numpy.typing import NDArray
 
+from hubbub.checks.conformance import task_for
 from hubbub.cli import main
-from hubbub.conformance import task_for
-from hubbub.device import coins
-from hubbub.device.coins import InsecureCoins, SimulatedSeeds
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
-from hubbub.task import Task
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives import coins
+from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -172,4 +172,4 @@ def seeded_coins(monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> None:
     shared, public = InsecureCoins(seed), SimulatedSeeds(seed + 1)
     monkeypatch.setattr(coins, "SecretCoins", lambda: shared)
     monkeypatch.setattr(coins, "SystemSeeds", lambda: public)
-    monkeypatch.setattr("hubbub.device.codes.secrets.token_hex", lambda size: "5a" * size)
+    monkeypatch.setattr("hubbub.model.keys.secrets.token_hex", lambda size: "5a" * size)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"

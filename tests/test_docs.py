@@ -28,7 +28,8 @@ from pathlib import Path
 
 import pytest
 
-from hubbub import mechanism
+from hubbub.mechanisms.registry import mechanisms
+from hubbub.model.mechanism import registered
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -149,12 +150,15 @@ def active(page: Path) -> bool:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if active(page)], ids=label)
 def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mechanism.mechanisms()
-    monkeypatch.setattr(mechanism, "_registry", dict(mechanism._registry))
+    before = mechanisms()
     monkeypatch.chdir(tmp_path)
     name = "page_" + re.sub(r"\W", "_", label(page))
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    run_page(name, page.read_text(encoding="utf-8"))
+    try:
+        run_page(name, page.read_text(encoding="utf-8"))
+    finally:
+        registered.clear()
+        registered.update(before)
 
 
 def anchors(page: Path) -> set[str]:
@@ -189,7 +193,7 @@ def test_named_tests_exist(page: Path) -> None:
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file} has no {name}"
 
 
-@pytest.mark.parametrize("name", mechanism.mechanisms())
+@pytest.mark.parametrize("name", mechanisms())
 def test_every_mechanism_has_a_page_and_a_row(name: str) -> None:
     page = ROOT / "docs" / "mechanisms" / f"{name}.md"
     assert page.exists(), f"write docs/mechanisms/{name}.md"

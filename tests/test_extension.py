@@ -12,8 +12,7 @@ import pytest
 from pydantic import Field
 
 from helpers import refuse, run_cli, succeed, write_csv
-from hubbub import mechanism as registry
-from hubbub.conformance import (
+from hubbub.checks.conformance import (
     check_batch,
     check_merge,
     check_privacy,
@@ -22,15 +21,16 @@ from hubbub.conformance import (
     measure_accuracy,
     task_for,
 )
-from hubbub.device.coins import begin_record, below, chance, run_kernel
-from hubbub.device.wire import Field as WireField
-from hubbub.experiments.populations import distinct_population
-from hubbub.guarantee import Guarantee
-from hubbub.hashed import Hashed, Votes
-from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Held, Moments, mechanism_code, mechanisms
-from hubbub.plan import rank
-from hubbub.task import Task
+from hubbub.mechanisms.registry import make_mechanism, mechanisms
+from hubbub.mechanisms.shared.hashed import Hashed, Votes
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Goal, Held, Moments, mechanism_code, registered
+from hubbub.plan.ranking import rank
+from hubbub.primitives.coins import begin_record, below, chance, run_kernel
+from hubbub.primitives.kernel import kernel
+from hubbub.primitives.wire import Field as WireField
+from hubbub.protocol.task import Task
+from hubbub.simulation.populations import distinct_population
 
 
 @kernel
@@ -125,12 +125,12 @@ def define_toy(toy_name: str = "toy") -> Any:
 @pytest.fixture
 def toy() -> Iterator[Any]:
     yield define_toy()
-    registry._registry.pop("toy")
+    registered.pop("toy")
 
 
 def test_the_registry_finds_it(toy: Any) -> None:
     assert mechanisms()["toy"] is toy
-    assert registry.make_mechanism("toy", epsilon=1.0).buckets == 4
+    assert make_mechanism("toy", epsilon=1.0).buckets == 4
 
 
 def test_the_planner_ranks_it(toy: Any) -> None:

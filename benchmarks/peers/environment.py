@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

@@ -12,7 +12,7 @@ import pytest
 from helpers import refuse, run_cli, small_task, succeed
 from hubbub.cli import amplify
 from hubbub.privacy.shuffle import shuffled_guarantee
-from hubbub.task import Task
+from hubbub.protocol.task import Task
 
 SMALL = ("--epsilon", 1, "--max-entries", 4)
 COLLISION = ("--mechanism", "collision", *SMALL, "--set", "buckets=17", "--set", "family=prf")

@@ -100,7 +100,7 @@ def test_harmed_files(harm: str, name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["one.reports", "one.state"])
 def test_flipped_bits(name: str, folder: Path) -> None:
-    """Every 23rd bit of a file, through the command line; every one of them in tests/test_files.py."""
+    """Every 23rd bit of a file, through the command line; every one of them in tests/protocol/test_files.py."""
     path = folder / name
     for place, damaged in enumerate(flips(path.read_bytes())):
         if place % 23 == 0:

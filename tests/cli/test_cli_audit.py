@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import pytest
 
 from helpers import refuse, run_cli, strict_json, succeed
-from hubbub import mechanism as registry
-from hubbub.conformance import task_for
-from hubbub.device.coins import InsecureCoins
-from hubbub.mechanism import Mechanism, make_mechanism
+from hubbub.checks import audit
+from hubbub.checks.conformance import task_for
 from hubbub.mechanisms.collision import Collision
-from hubbub.privacy import audit
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model import mechanism as registry
+from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.coins import InsecureCoins
 
 SAMPLES = 20_000
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from helpers import contents, refuse, run_cli, strict_json, succeed, write_csv
-from hubbub.conformance import SIGMAS
-from hubbub.estimates import estimate
-from hubbub.experiments.populations import distinct_population
-from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import Goal, make_mechanism, mechanisms
-from hubbub.plan import rank
-from hubbub.task import Task
+from hubbub.checks.conformance import SIGMAS
+from hubbub.mechanisms.registry import make_mechanism, mechanisms
+from hubbub.model.mechanism import Goal
+from hubbub.plan.ranking import rank
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import estimate
+from hubbub.simulation.populations import distinct_population
+from hubbub.simulation.rehearsal import simulate
 
 SETS = ["plan", "--keys", 500, "--max-entries", 4, "--users", 20_000]
 MEANS = [*SETS, "--estimate", "mean", "--range"]
@@ -31,7 +32,7 @@ def suitable(said: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the planner one mechanism."""
     kind = mechanisms()[name]
-    monkeypatch.setattr("hubbub.plan.mechanisms", lambda: {name: kind})
+    monkeypatch.setattr("hubbub.plan.ranking.mechanisms", lambda: {name: kind})
 
 
 # What is said

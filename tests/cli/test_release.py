@@ -10,8 +10,8 @@ from helpers import contents, python, refuse, run_cli, succeed, write_csv
 from hubbub.cli.query import command as query_command
 from hubbub.cli.release import command as release_command
 from hubbub.release import Release
+from hubbub.release.design import ALGORITHMS
 from hubbub.release.part import ESTIMATORS
-from hubbub.release.planner import ALGORITHMS
 
 TABLE = [("url", "n"), *((f"page{i}", 600 // (i + 1)) for i in range(200))]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from helpers import contents, real_command, refuse, run_cli, seeded_coins, strict_json, succeed, write_csv
-from hubbub.files import load_reports, load_state
-from hubbub.task import Task
+from hubbub.protocol.files import load_reports, load_state
+from hubbub.protocol.task import Task
 
 NEW = ["task", "new", "--name", "pages", "--epsilon", 1, "--max-entries", 2]
 COLUMNS = ["--user", "u", "--key", "k"]

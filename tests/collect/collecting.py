@@ -12,16 +12,16 @@ import numpy as np
 from live import Answer, ask, bearer
 
 from hubbub.collect.api import create_app
-from hubbub.collect.running import serving
 from hubbub.collect.service import Service
+from hubbub.collect.serving import serving
 from hubbub.collect.settings import Settings
 from hubbub.collect.store import Store
 from hubbub.device.client import privatize
-from hubbub.device.coins import InsecureCoins, SimulatedSeeds
-from hubbub.envelope import Envelope
-from hubbub.experiments.populations import distinct_population
-from hubbub.files import REPORTS
-from hubbub.task import Task
+from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
+from hubbub.primitives.envelope import Envelope
+from hubbub.protocol.files import REPORTS
+from hubbub.protocol.task import Task
+from hubbub.simulation.populations import distinct_population
 
 SALT = "0123456789abcdef" * 2
 COLLISION = {"name": "collision", "epsilon": 1.0, "max_entries": 2, "buckets": 8}

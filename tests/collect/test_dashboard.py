@@ -25,15 +25,15 @@ from live import ask
 
 from hubbub.collect.dashboard.pages import FILTERS
 from hubbub.collect.dashboard.views import Scale, Unit
-from hubbub.collect.demo import demo_task
-from hubbub.collect.sealing import KeyPair
+from hubbub.collect.keypair import KeyPair
+from hubbub.collect.showcase import demo_task
 from hubbub.collect.store import Batch
 from hubbub.device.client import encode_record, privatize
-from hubbub.device.coins import InsecureCoins, SimulatedSeeds
-from hubbub.device.sealing import seal
-from hubbub.experiments.populations import zipf_population
-from hubbub.record import Entries
-from hubbub.task import Task
+from hubbub.model.record import Entries
+from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
+from hubbub.protocol.sealing import seal
+from hubbub.protocol.task import Task
+from hubbub.simulation.populations import zipf_population
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -21,7 +21,7 @@ from live import Answer, ask, bearer
 
 from hubbub.collect.database import batches
 from hubbub.collect.store import Unavailable
-from hubbub.device.sealing import seal
+from hubbub.protocol.sealing import seal
 from hubbub.server.fold import aggregate
 
 TASK = collected_task()

@@ -33,14 +33,15 @@ from collecting import (
 from live import ask, bearer
 
 from helpers import refuse, strict_json, succeed
-from hubbub.collect import folding, ingest, service, tokens
+from hubbub.collect import ingest, service, tokens
+from hubbub.collect import snapshots as folding
 from hubbub.collect.database import history, states
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
-from hubbub.estimates import estimate
-from hubbub.files import load_state
+from hubbub.protocol.files import load_state
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
 
 TASK = collected_task(minimum_reports=100)
 REPORTS = some_reports(TASK, 2000, seed=99)
@@ -139,7 +140,7 @@ def test_files(collector: Collector, tmp_path: Path) -> None:
     assert task == TASK
     assert state.to_bytes() == aggregate(TASK, REPORTS).to_bytes()
     table = pyarrow.parquet.read_table(io.BytesIO(collector.get(f"{collector.path}/reports.parquet").body))
-    assert table.schema.metadata[b"hubbub.task"] == TASK.canonical
+    assert table.schema.metadata[b"hubbub.protocol.task"] == TASK.canonical
     (row,) = table.to_pylist()
     assert row["task"] == TASK.digest.hex()
     assert row["batch"] == "all"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import flips, python, refused, small_task
-from hubbub.collect.sealing import KeyPair
+from hubbub.collect.keypair import KeyPair
 from hubbub.device.client import Client
-from hubbub.device.sealing import OVERHEAD, binding, seal, sealed_width
+from hubbub.protocol.sealing import OVERHEAD, binding, seal, sealed_width
 
 TASK = small_task(size=10, max_entries=3)
 WIDTH = TASK.mechanism.layout.width
@@ -131,7 +131,7 @@ def test_the_private_key_is_not_printed() -> None:
 def test_sealing_loads_nothing_but_its_cipher() -> None:
     """A device that seals loads no server code, and one that does not seal no cipher."""
     code = (
-        "import sys, hubbub.device.sealing, hubbub.task\n"
+        "import sys, hubbub.protocol.sealing, hubbub.protocol.task\n"
         "heavy = ('cryptography', 'scipy', 'numba', 'fastapi', 'hubbub.collect')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from live import ask, bearer
 
-from hubbub.collect.demo import demo_reports, demo_task
-from hubbub.estimates import estimate
-from hubbub.experiments.populations import zipf_population
+from hubbub.collect.showcase import demo_reports, demo_task
+from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
+from hubbub.simulation.populations import zipf_population
 
 
 def test_the_demo_collects_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ from live import ask, bearer
 
 from helpers import steady
 from hubbub.collect.ingest import Examined, examine, examine_sealed
+from hubbub.collect.keypair import KeyPair
 from hubbub.collect.problems import Problem
-from hubbub.collect.sealing import KeyPair
-from hubbub.device.sealing import sealed_width
-from hubbub.envelope import Envelope
-from hubbub.errors import Refused
-from hubbub.files import REPORTS
-from hubbub.task import Task
+from hubbub.primitives.envelope import Envelope
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import REPORTS
+from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.task import Task
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -24,17 +24,17 @@ from collecting import collected_task, collecting, some_reports
 from live import ask, bearer
 
 from helpers import contents, fits, python, refuse, refused, small_task, tilted
+from hubbub.checks.conformance import task_for
 from hubbub.collect import shuffler as module
-from hubbub.collect.running import serving
-from hubbub.collect.sealing import KeyPair
+from hubbub.collect.keypair import KeyPair
+from hubbub.collect.serving import serving
 from hubbub.collect.shuffler import Mixer, Shuffler, create_shuffler_app, digest
-from hubbub.conformance import task_for
 from hubbub.device.client import Client
-from hubbub.device.sealing import seal, sealed_width
 from hubbub.device.upload import Uploader
-from hubbub.mechanism import make_mechanism
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
 
 TASK = small_task(size=10, max_entries=3)
 WIDTH = sealed_width(TASK)
@@ -127,8 +127,8 @@ def shuffler(
 
 def test_the_process_loads_nothing_that_could_open_a_report() -> None:
     code = (
-        "import sys, hubbub.cli.shuffler, hubbub.collect.running, hubbub.collect.shuffler\n"
-        "names = ('hubbub.collect.sealing', 'hubbub.collect.service', 'cryptography')\n"
+        "import sys, hubbub.cli.shuffler, hubbub.collect.serving, hubbub.collect.shuffler\n"
+        "names = ('hubbub.collect.keypair', 'hubbub.collect.service', 'cryptography')\n"
         "print([name for name in names if name in sys.modules])"
     )
     assert python(code).strip() == "[]"

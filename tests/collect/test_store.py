@@ -14,13 +14,14 @@ import sqlalchemy as sql
 from collecting import collected_task, some_reports
 
 from helpers import reason, refused
-from hubbub.collect import folding, migrations
+from hubbub.collect import migrations
+from hubbub.collect import snapshots as folding
 from hubbub.collect.database import batches, history, states
-from hubbub.collect.folding import Damaged, Folder
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.snapshots import Damaged, Folder
 from hubbub.collect.store import Batch, Head, Store, Unavailable
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
 
 Opener = Callable[..., Store]
 TASK = collected_task()

@@ -21,7 +21,7 @@ from collecting import collected_task, collecting, eventually, some_reports
 
 from helpers import python, refused
 from hubbub.device.upload import Uploader
-from hubbub.envelope import unseal
+from hubbub.primitives.envelope import unseal
 from hubbub.server.fold import aggregate
 
 TASK = collected_task()
@@ -252,7 +252,7 @@ def test_a_full_disk_is_refused_and_leaves_what_was_there(
 KILLED = """
 import sys
 from hubbub.device.upload import Uploader
-from hubbub.task import Task
+from hubbub.protocol.task import Task
 task, address, token, spool, reports = Task.load(sys.argv[1]), *sys.argv[2:5], open(sys.argv[5], "rb").read()
 with Uploader(address, task, token, spool, batch=7, linger=0.01) as uploader:
     for start in range(0, len(reports), 3):

@@ -11,8 +11,8 @@ import pytest
 from helpers import refused
 from hubbub.device import client as module
 from hubbub.device.client import Client, privatize
-from hubbub.device.coins import InsecureCoins, SecretCoins, SimulatedSeeds
-from hubbub.record import GRID, Entries, Summary
+from hubbub.model.record import GRID, Entries, Summary
+from hubbub.primitives.coins import InsecureCoins, SecretCoins, SimulatedSeeds
 from hubbub.server.fold import aggregate
 
 

@@ -16,7 +16,7 @@ HEAVY = ["scipy", "numba", "pandas", "pyarrow", "matplotlib", "rich", "click", "
 
 REPORT = """
 from hubbub.device.client import Client
-from hubbub.task import Task
+from hubbub.protocol.task import Task
 mechanism = {"name": "sparse_sum", "epsilon": 1.0, "max_entries": 4, "values": "signed"}
 task = Task.parse({"name": "x", "keys": {"kind": "closed", "size": 100}, "mechanism": mechanism})
 assert len(Client(task).report({"1": 0.5})) == task.mechanism.layout.width
@@ -39,7 +39,7 @@ sys.argv[1:] = asked
         (REPORT, HEAVY, "hubbub.mechanisms"),
         ("import hubbub.device.ledger", HEAVY, "hubbub.device.client"),
         ("import hubbub", ["numpy", "pydantic", "click", "hubbub.device"], "hubbub"),
-        (HELP, ["numpy", "pydantic", "pandas", "pyarrow", "hubbub.device", "hubbub.task"], "click"),
+        (HELP, ["numpy", "pydantic", "pandas", "pyarrow", "hubbub.device", "hubbub.protocol.task"], "click"),
     ],
     ids=["report", "ledger", "hubbub", "help"],
 )

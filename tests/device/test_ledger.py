@@ -16,8 +16,8 @@ import pytest
 from helpers import contents, refused
 from hubbub.device import ledger as module
 from hubbub.device.ledger import Ledger, period_of
-from hubbub.envelope import write_atomic
-from hubbub.errors import BudgetSpent
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import BudgetSpent
 
 DAY = datetime.date(2024, 12, 30)
 NEXT = DAY + datetime.timedelta(days=1)
@@ -193,8 +193,8 @@ def test_a_ledger_that_cannot_be_kept_is_refused(tmp_path: Path, make_task: Any)
 RACE = """
 import sys
 from hubbub.device.ledger import Ledger
-from hubbub.errors import BudgetSpent
-from hubbub.task import Task
+from hubbub.primitives.errors import BudgetSpent
+from hubbub.protocol.task import Task
 task, ledger, method = Task.load(sys.argv[1]), Ledger(sys.argv[2]), sys.argv[3]
 print("ready", flush=True)
 sys.stdin.readline()

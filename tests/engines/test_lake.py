@@ -22,26 +22,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers import refuse, refused, run_cli, small_task, steady, succeed
-from hubbub.conformance import task_for
+from hubbub.checks.conformance import task_for
 from hubbub.engines import lake, manifest
-from hubbub.engines.arrow import (
-    NO_ID,
-    NO_REPORTS,
-    OTHER_TASK,
-    IdHash,
-    report_schema,
-    save_reports,
-)
+from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, IdHash, report_schema, save_reports
 from hubbub.engines.pool import workers
-from hubbub.errors import Refused
-from hubbub.experiments.populations import distinct_population
-from hubbub.experiments.simulate import simulate
-from hubbub.files import load_state
-from hubbub.files import save_reports as save_envelope
-from hubbub.mechanism import make_mechanism
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.state import State
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import load_state
+from hubbub.protocol.files import save_reports as save_envelope
+from hubbub.protocol.task import Task
 from hubbub.server.fold import Rejected, aggregate
-from hubbub.server.state import State
-from hubbub.task import Task
+from hubbub.simulation.populations import distinct_population
+from hubbub.simulation.rehearsal import simulate
 
 #: Two bytes: 8 bits of seed, a bucket below 13 in 4 bits, 4 filler bits.
 KEPT = small_task("collision", family="prf", buckets=13, seed_bits=8)
@@ -123,7 +116,7 @@ def test_the_form_of_a_file(tmp_path: Path) -> None:
         "batch": "string",
         "reports": "binary",
     }
-    assert table.schema.metadata[b"hubbub.task"] == TASK.canonical
+    assert table.schema.metadata[b"hubbub.protocol.task"] == TASK.canonical
     assert [len(row) for row in table["reports"].to_pylist()] == [3 * WIDTH, 3 * WIDTH, WIDTH]
     assert set(table["task"].to_pylist()) == {TASK.digest.hex()}
     assert set(table["day"].to_pylist()) == {DAY}

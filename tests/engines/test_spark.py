@@ -20,11 +20,11 @@ from helpers import refused, small_task
 from hubbub.engines import lake
 from hubbub.engines import spark as crowd
 from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, report_table, save_reports
-from hubbub.experiments.populations import distinct_population
-from hubbub.experiments.simulate import simulate, true_values
-from hubbub.files import load_state
+from hubbub.protocol.files import load_state
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
-from hubbub.task import Task
+from hubbub.simulation.populations import distinct_population
+from hubbub.simulation.rehearsal import simulate, true_values
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

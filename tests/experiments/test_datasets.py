@@ -20,7 +20,7 @@ from hubbub.experiments.datasets import (
     read_movielens,
     read_renttherunway,
 )
-from hubbub.record import GRID
+from hubbub.model.record import GRID
 
 #: user, item, rating in the order of the file; user 9 rates nothing, and user 7 rates item 40 twice.
 RENTALS = [

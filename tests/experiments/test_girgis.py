@@ -22,7 +22,7 @@ from hubbub.experiments.girgis import (
     theorem,
 )
 from hubbub.experiments.runner import Request
-from hubbub.mechanism import make_mechanism
+from hubbub.mechanisms.registry import make_mechanism
 
 SHAPES: tuple[Shape, Shape] = ("equal", "skewed")
 EPSILON = 4.0

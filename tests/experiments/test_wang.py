@@ -14,14 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 from helpers import fits, tilted
+from hubbub.checks.conformance import task_for
 from hubbub.cli import main
-from hubbub.conformance import task_for
 from hubbub.experiments import wang, wang_rates
 from hubbub.experiments.catalogue import catalogue
-from hubbub.experiments.populations import uniform_population
 from hubbub.experiments.runner import Job, Request
-from hubbub.mechanism import Moments
-from hubbub.record import GRID
+from hubbub.model.mechanism import Moments
+from hubbub.model.record import GRID
+from hubbub.simulation.populations import uniform_population
 
 
 @pytest.mark.parametrize(("users", "crowds"), [(3000, 9), (27_000, 1)], ids=["interpreted", "compiled"])

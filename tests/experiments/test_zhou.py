@@ -12,17 +12,17 @@ import pytest
 
 from helpers import fits, refuse, succeed, tilted
 from hubbub.experiments import zhou, zhou_pages
-from hubbub.experiments.catalogue import catalogue
-from hubbub.experiments.metrics import (
+from hubbub.experiments.accuracy import (
     coverage,
     largest_error,
     mean_absolute_error,
     mean_square_error,
     total_variation_error,
 )
+from hubbub.experiments.catalogue import catalogue
 from hubbub.experiments.runner import Request, Row
 from hubbub.mechanisms.gaussian import GaussianNoise
-from hubbub.record import GRID
+from hubbub.model.record import GRID
 
 # The crowd
 

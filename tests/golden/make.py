@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.estimates import estimate
-from hubbub.files import save_reports, save_state
+from hubbub.model.state import sort_rows
+from hubbub.protocol.files import save_reports, save_state
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
-from hubbub.server.state import sort_rows
-from hubbub.task import Task
 
 HERE = Path(__file__).parent
 SALT = "000102030405060708090a0b0c0d0e0f"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hubbub.conformance import Accuracy, measure_accuracy, task_for
-from hubbub.mechanism import Mechanism, Quantity
-from hubbub.record import GRID, Entries
+from hubbub.checks.conformance import Accuracy, measure_accuracy, task_for
+from hubbub.model.mechanism import Mechanism, Quantity
+from hubbub.model.record import GRID, Entries
 
 USERS, KEYS, RUNS = 4096, 48, 60
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.coco import CoCo
-from hubbub.privacy.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives.errors import Refused
 
 
 @pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy
 from hubbub.mechanisms.collision import Collision
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives.errors import Refused
 
 
 @pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from measuring import check_accuracy, crowd
 
-from hubbub.conformance import check_batch, check_merge, check_privacy, check_wire, task_for
-from hubbub.device.codes import Keys
-from hubbub.errors import Refused
-from hubbub.estimates import estimate
-from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import Goal, make_mechanism
+from hubbub.checks.conformance import check_batch, check_merge, check_privacy, check_wire, task_for
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.compressive import Compressive
-from hubbub.privacy.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import shuffled_guarantee
-from hubbub.record import GRID, Entries
+from hubbub.server.estimates import estimate
+from hubbub.simulation.rehearsal import simulate
 
 SIGMAS = 6.0
 

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from measuring import KEYS, check_accuracy, crowd
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.device.coins import InsecureCoins
-from hubbub.errors import Refused
-from hubbub.estimates import estimate
-from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import Goal, make_mechanism
+from hubbub.checks.audit import sampled_audit
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.freq_est import Digits, FreqEst
-from hubbub.plan import rank
-from hubbub.privacy.audit import sampled_audit
-from hubbub.privacy.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Goal
+from hubbub.plan.ranking import rank
+from hubbub.primitives.coins import InsecureCoins
+from hubbub.primitives.errors import Refused
+from hubbub.server.estimates import estimate
+from hubbub.simulation.rehearsal import simulate
 
 
 @pytest.mark.parametrize(("epsilon", "kind"), [(1.0, "zipf"), (3.0, "uniform"), (6.0, "long")])

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from measuring import KEYS, check_accuracy, crowd
 
-from hubbub.conformance import check_batch, check_merge, check_wire, task_for
-from hubbub.device.coins import InsecureCoins
-from hubbub.errors import Refused
-from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import Goal, make_mechanism
+from hubbub.checks.audit import exact_audit, sampled_audit
+from hubbub.checks.conformance import check_batch, check_merge, check_wire, task_for
 from hubbub.mechanisms.gaussian import GaussianNoise, analytic_scale, discrete_gaussian, gaussian_delta
-from hubbub.privacy.audit import exact_audit, sampled_audit
-from hubbub.record import GRID, Entries
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Goal
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.coins import InsecureCoins
+from hubbub.primitives.errors import Refused
+from hubbub.simulation.rehearsal import simulate
 
 COMMON: dict[str, Any] = {"epsilon": 1.0, "max_entries": 1, "size": 2}
 

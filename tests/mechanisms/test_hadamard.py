@@ -7,11 +7,11 @@ import math
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.hadamard import HadamardResponse
-from hubbub.privacy.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives.errors import Refused
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.5])
@@ -98,6 +98,6 @@ def test_bad_use() -> None:
 
 
 def _folded() -> object:
-    from hubbub.device.codes import Keys
+    from hubbub.model.keys import Keys
 
     return Keys(kind="folded", bits=16)

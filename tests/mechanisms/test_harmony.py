@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from measuring import KEYS, check_accuracy
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.device.codes import Keys
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.harmony import Harmony
-from hubbub.privacy.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.keys import Keys
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import shuffled_guarantee
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.collision import Collision
 from hubbub.mechanisms.local_hashing import LocalHashing
-from hubbub.privacy.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives.errors import Refused
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from measuring import KEYS, check_accuracy
 
-from hubbub.conformance import check_privacy, exact_loss, examples_like, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, exact_loss, examples_like, task_for
 from hubbub.mechanisms.pckv_grr import PCKVGRR
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import shuffled_guarantee
 
 

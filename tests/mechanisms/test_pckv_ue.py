@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from measuring import KEYS, check_accuracy
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.pckv_ue import PCKVUE
-from hubbub.privacy.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives.errors import Refused
 
 
 @pytest.mark.parametrize(("epsilon", "kind"), [(1.5, "zipf"), (3.0, "uniform"), (1.0, "long")])

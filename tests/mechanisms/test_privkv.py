@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from measuring import KEYS, check_accuracy
 
-from hubbub.conformance import check_privacy, exact_loss, examples_like, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, exact_loss, examples_like, task_for
 from hubbub.mechanisms.privkv import PrivKV
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import crowd_of
 
 

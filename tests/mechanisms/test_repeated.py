@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy
+from hubbub.mechanisms.registry import make_mechanism
 from hubbub.mechanisms.repeated import Repeated, _respond
+from hubbub.primitives.errors import Refused
 
 MODES = {"sets": "set", "signed": "signed", "events": "signed"}
 

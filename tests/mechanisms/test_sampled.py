@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.checks.exact import law_of
+from hubbub.mechanisms.registry import make_mechanism
 from hubbub.mechanisms.sampled import Sampled
-from hubbub.privacy.exact import law_of
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import shuffled_guarantee
 
 MODES = {"sets": "set", "signed": "signed", "events": "signed"}

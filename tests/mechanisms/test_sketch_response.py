@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy, task_for
-from hubbub.errors import Refused
-from hubbub.experiments.populations import distinct_population
-from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, task_for
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.mechanisms.shared.occupancy import Occupancy
 from hubbub.mechanisms.sketch_response import SketchResponse
-from hubbub.occupancy import Occupancy
+from hubbub.primitives.errors import Refused
+from hubbub.simulation.populations import distinct_population
+from hubbub.simulation.rehearsal import simulate
 
 
 @pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])
@@ -128,7 +128,7 @@ def test_kappa_by_simulation(parameters: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("limit", [4, 33, 128, 1001, 4096])
 def test_one_bucket_is_one_bit(limit: int) -> None:
-    """With one bucket the favoured side is the sign of a walk, whose lean `hubbub.walk` computes by other means."""
+    """With one bucket the favoured side is the sign of a walk, whose lean `clipped_walk` computes otherwise."""
     sketch = SketchResponse(epsilon=1, max_entries=limit, values="signed", buckets=1, seeds=1)
     bit = make_mechanism("sparse_sum", epsilon=1, max_entries=limit, values="signed", noise="bit", clip=1)
     assert sketch.variance("mean", 1) == pytest.approx(bit.variance("mean", 1), rel=1e-7)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from measuring import check_accuracy
 
-from hubbub.conformance import check_privacy, exact_loss, task_for
-from hubbub.errors import Refused
-from hubbub.mechanism import make_mechanism
+from hubbub.checks.conformance import check_privacy, exact_loss, task_for
+from hubbub.checks.exact import exact_epsilon
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.mechanisms.shared.clipped_walk import Walk, _walk_law
 from hubbub.mechanisms.sparse_sum import SparseSum
-from hubbub.privacy.exact import exact_epsilon
-from hubbub.walk import Walk, _walk_law
+from hubbub.primitives.errors import Refused
 
 REGIMES: dict[str, dict[str, Any]] = {
     "entry": {"unit": "entry", "buckets": 2},

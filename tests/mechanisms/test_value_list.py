@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from measuring import KEYS, crowd
 
-from hubbub.conformance import (
+from hubbub.checks.audit import exact_audit, sampled_audit
+from hubbub.checks.conformance import (
     check_batch,
     check_privacy,
     check_wire,
@@ -17,19 +18,19 @@ from hubbub.conformance import (
     measure_accuracy,
     task_for,
 )
-from hubbub.device.coins import InsecureCoins, _Sampler
-from hubbub.errors import Refused
-from hubbub.estimates import estimate
-from hubbub.experiments.simulate import simulate, true_values
-from hubbub.mechanism import Goal, make_mechanism
+from hubbub.checks.exact import law_of
 from hubbub.mechanisms.freq_est import FreqEst
+from hubbub.mechanisms.registry import make_mechanism
 from hubbub.mechanisms.value_list import ValueList
-from hubbub.plan import rank
-from hubbub.privacy.audit import exact_audit, sampled_audit
-from hubbub.privacy.exact import law_of
+from hubbub.model.mechanism import Goal
+from hubbub.model.record import GRID, Entries
+from hubbub.plan.ranking import rank
+from hubbub.primitives.coins import InsecureCoins, _Sampler
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import crowd_of
-from hubbub.record import GRID, Entries
-from hubbub.task import Task
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import estimate
+from hubbub.simulation.rehearsal import simulate, true_values
 
 
 def few(kind: str) -> Entries:

@@ -9,8 +9,9 @@ import pytest
 from enumerated import divergence, exact_delta, favouring
 
 from helpers import refused
-from hubbub.device.coins import UNIT, favoured_weight
-from hubbub.mechanism import Mechanism, make_mechanism
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.coins import UNIT, favoured_weight
 from hubbub.privacy import bounds
 from hubbub.privacy.bounds import (
     BOUNDS,

@@ -12,13 +12,14 @@ import pytest
 from enumerated import Law, divergence, exact_delta, favouring, worst_divergences
 
 from helpers import refused, small_task
-from hubbub.conformance import examples, task_for
-from hubbub.device.coins import UNIT, favoured_weight
-from hubbub.errors import Refused
-from hubbub.guarantee import Guarantee
-from hubbub.mechanism import Mechanism, make_mechanism
+from hubbub.checks.conformance import examples, task_for
+from hubbub.checks.exact import law_of, small_records
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.coins import UNIT, favoured_weight
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.bounds import lower_bound, published
-from hubbub.privacy.exact import law_of, small_records
 from hubbub.privacy.shuffle import (
     Crowd,
     any_mechanism,

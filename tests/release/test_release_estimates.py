@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import ALARM, refused, steady
-from hubbub.device.coins import InsecureCoins
-from hubbub.release import walk
+from hubbub.primitives.coins import InsecureCoins
+from hubbub.release import heights as walk
 from hubbub.release.alp import Alp
 from hubbub.release.artifact import Parameters, Release
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.laplace import Laplace
 from hubbub.release.maximum import MaxProjection
 from hubbub.release.part import Estimator, Part
-from hubbub.release.simulate import ones_after, simulate_heights
 from hubbub.release.threshold import Threshold
+from hubbub.release.trials import ones_after, simulate_heights
 from hubbub.release.vector import Values, make_vector
 
 COUNTS = Values(max_value=400)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hubbub.release import figures
+from hubbub.experiments import aumuller_figures as figures
 
 
 def test_figure_3_has_the_bound_above_the_errors_and_its_dip() -> None:

@@ -16,18 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import contents, only_refused, refused, steady
-from hubbub.device.coins import InsecureCoins
-from hubbub.envelope import Envelope
+from hubbub.primitives.coins import InsecureCoins
+from hubbub.primitives.envelope import Envelope
 from hubbub.release import Goal, Release, build, describe, plan, publish
 from hubbub.release.alp import Alp
 from hubbub.release.artifact import Parameters
+from hubbub.release.design import ALGORITHMS, SHARE, split
 from hubbub.release.keyspace import ALL, KeySpace
-from hubbub.release.planner import ALGORITHMS, SHARE, split
 from hubbub.release.publisher import make_goal, simulate
 from hubbub.release.sizes import estimate_sizes
-from hubbub.release.table import read_keys, read_table
 from hubbub.release.threshold import Threshold
 from hubbub.release.vector import Values, Vector, make_vector
+from hubbub.tables.counts import read_keys, read_table
 
 COUNTS = Values(max_value=100)
 

@@ -21,8 +21,8 @@ from worlds import (
 )
 
 from helpers import fits, tilted
-from hubbub.device.coins import InsecureCoins
-from hubbub.privacy.exact import Enumeration, laplace_law
+from hubbub.checks.exact import Enumeration, laplace_law
+from hubbub.primitives.coins import InsecureCoins
 from hubbub.release import sizes
 from hubbub.release.alp import Alp
 from hubbub.release.laplace import Laplace

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import fits, steady, tilted
-from hubbub.device.codes import siphash, siphash_many
-from hubbub.device.coins import InsecureCoins
-from hubbub.privacy.exact import Enumeration, laplace_law
+from hubbub.checks.exact import Enumeration, laplace_law
+from hubbub.primitives.coins import InsecureCoins
+from hubbub.primitives.siphash import siphash, siphash_many
 from hubbub.release import binomial as binomials
 from hubbub.release.binomial import binomial, skip, subset
 from hubbub.release.bits import empty, flip_cells, flip_for, noise_words, read_cells, set_cells

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.privacy.exact import Enumeration, Law, hockey_stick, worst_ratio
+from hubbub.checks.exact import Enumeration, Law, hockey_stick, worst_ratio
 from hubbub.release.artifact import Parameters, Release
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.part import Arrays, Part

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hubbub.conformance import task_for
-from hubbub.device.codes import Keys
-from hubbub.errors import Refused
-from hubbub.experiments.simulate import simulate
+from hubbub.checks.conformance import task_for
 from hubbub.mechanisms.compressive import Compressive
-from hubbub.record import GRID, Entries
-from hubbub.server.recovery.operators import Measurements, SignMatrix
+from hubbub.model.keys import Keys
+from hubbub.model.measurements import Measurements, SignMatrix
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
 from hubbub.server.recovery.pursuit import (
     Recovered,
     pursue_blocks,
@@ -27,7 +27,7 @@ from hubbub.server.recovery.pursuit import (
     threshold,
 )
 from hubbub.server.recovery.refine import block_sparsity
-from hubbub.task import Task
+from hubbub.simulation.rehearsal import simulate
 
 Floats = NDArray[np.float64]
 SIGMAS = 6.0

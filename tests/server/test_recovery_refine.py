@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from helpers import run_cli, succeed
-from hubbub.conformance import task_for
-from hubbub.errors import Refused
-from hubbub.estimates import Estimate, estimate
-from hubbub.experiments.populations import zipf_population
-from hubbub.experiments.simulate import simulate, true_values
-from hubbub.files import save_state
-from hubbub.mechanism import make_mechanism
-from hubbub.record import GRID, Entries
-from hubbub.server.state import State
-from hubbub.task import Task
+from hubbub.checks.conformance import task_for
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.record import GRID, Entries
+from hubbub.model.state import State
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import save_state
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import Estimate, estimate
+from hubbub.simulation.populations import zipf_population
+from hubbub.simulation.rehearsal import simulate, true_values
 
 KEYS, USERS = 3000, 20_000
 

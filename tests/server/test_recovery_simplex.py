@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers import steady
-from hubbub.errors import Refused
-from hubbub.server.recovery.operators import Measurements
+from hubbub.model.measurements import Measurements
+from hubbub.primitives.errors import Refused
 from hubbub.server.recovery.simplex import least_squares, project, project_l1, project_sparse, project_within
 
 Floats = NDArray[np.float64]

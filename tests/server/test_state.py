@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import only_refused, refused, small_task, steady
-from hubbub.experiments.populations import distinct_population
-from hubbub.experiments.simulate import simulate
+from hubbub.model.state import State, sort_rows
 from hubbub.server.fold import aggregate
-from hubbub.server.state import State, sort_rows
+from hubbub.simulation.populations import distinct_population
+from hubbub.simulation.rehearsal import simulate
 
 TASKS = {
     "totals": small_task("coco", epsilon=1.0),

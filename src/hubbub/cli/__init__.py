@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 
 class _Group(click.Group):

@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
-    from hubbub.estimates import Estimate
-    from hubbub.task import Task
+    from hubbub.protocol.task import Task
+    from hubbub.server.estimates import Estimate
 
 
 def show_estimate(estimate: Estimate, top: int) -> None:
     """The keys that stand out, with error bars."""
-    from hubbub.estimates import MEANINGS
+    from hubbub.server.estimates import MEANINGS
 
     best = estimate.top(top)
     title = f"{estimate.quantity}: {MEANINGS[estimate.quantity]}"

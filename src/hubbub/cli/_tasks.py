@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
-    from hubbub.mechanism import Goal, Mechanism, Quantity
-    from hubbub.task import Task
+    from hubbub.model.mechanism import Goal, Mechanism, Quantity
+    from hubbub.protocol.task import Task
 
 _OPTIONS = [
     click.option("--epsilon", type=float, required=True, help="Privacy parameter of one report."),
@@ -62,10 +62,10 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[str, Any]) -> Task:
     """The task that the options describe; `auto` asks the planner."""
-    from hubbub.guarantee import Guarantee
-    from hubbub.mechanism import make_mechanism
-    from hubbub.plan import choose, without_sum
-    from hubbub.task import Task
+    from hubbub.mechanisms.registry import make_mechanism
+    from hubbub.model.guarantee import Guarantee
+    from hubbub.plan.ranking import choose, without_sum
+    from hubbub.protocol.task import Task
 
     low, high = parse_range(options["value_range"], has_values)
     asked = options["quantity"] or default_quantity(has_values, low, high, options["unit"])
@@ -111,7 +111,7 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
 
 def goal_of(options: dict[str, Any], keys: dict[str, Any], has_values: bool) -> Goal:
     """What the options ask of the planner."""
-    from hubbub.mechanism import Goal
+    from hubbub.model.mechanism import Goal
 
     low, high = parse_range(options["value_range"], has_values)
     return Goal(
@@ -155,7 +155,7 @@ def key_space(size: int | None, vocabulary: Path | None, bits: int | None) -> di
 
 def read_vocabulary(path: Path) -> list[str]:
     """The keys in a text file, one per line."""
-    from hubbub.envelope import read_file
+    from hubbub.primitives.envelope import read_file
 
     try:
         keys = [line for line in read_file(path).decode("utf-8-sig").splitlines() if line]
@@ -168,7 +168,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
     """Room for two codes per key where a mechanism needs them."""
-    from hubbub.device.codes import bits_for
+    from hubbub.model.keys import bits_for
 
     if not mechanism.sided or keys["kind"] != "closed" or keys.get("bits"):
         return keys
@@ -177,7 +177,7 @@ def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
 
 def make_mechanism_fields(name: str) -> set[str]:
     """Parameter names of a mechanism; an unknown one is refused."""
-    from hubbub.mechanism import mechanisms
+    from hubbub.mechanisms.registry import mechanisms
 
     known = mechanisms()
     if name not in known:

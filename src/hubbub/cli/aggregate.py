@@ -41,7 +41,7 @@ def command(
     Parquet, what is not a report is set aside, and a batch that is there twice counts once. A run over Parquet that was
     interrupted goes on where it was when the same command is given again.
     """
-    from hubbub.errors import Refused
+    from hubbub.primitives.errors import Refused
 
     lakes = {_is_lake(path) for path in reports}
     if len(lakes) > 1:
@@ -61,8 +61,8 @@ def _is_lake(path: Path) -> bool:
 
 
 def _from_reports(reports: tuple[Path, ...], output: Path, as_json: bool) -> None:
-    from hubbub.errors import Refused
-    from hubbub.files import load_reports, save_state
+    from hubbub.primitives.errors import Refused
+    from hubbub.protocol.files import load_reports, save_state
     from hubbub.server.fold import aggregate
 
     if len({path.resolve() for path in reports}) < len(reports):
@@ -91,8 +91,8 @@ def _from_lake(
 ) -> None:
     from hubbub.engines.arrow import check_rejected_path, save_rejected
     from hubbub.engines.lake import aggregate
-    from hubbub.files import save_state
-    from hubbub.task import Task
+    from hubbub.protocol.files import save_state
+    from hubbub.protocol.task import Task
 
     if rejected:
         check_rejected_path(rejected)

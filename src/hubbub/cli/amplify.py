@@ -10,7 +10,7 @@ import click
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 
 if TYPE_CHECKING:
-    from hubbub.mechanism import Mechanism
+    from hubbub.model.mechanism import Mechanism
 
 #: Local epsilons of the comparison.
 _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
@@ -76,13 +76,13 @@ def command(
     if (task is None) == (mechanism is None):
         raise click.UsageError("Give a task file, or --mechanism with --epsilon and --max-entries.")
     if task is not None:
-        from hubbub.task import Task
+        from hubbub.protocol.task import Task
 
         if settings or epsilon is not None or max_entries is not None:
             raise click.UsageError("A task file has its own epsilon, max_entries and parameters.")
         chosen = Task.load(task).mechanism
     else:
-        from hubbub.mechanism import make_mechanism
+        from hubbub.mechanisms.registry import make_mechanism
 
         if epsilon is None or max_entries is None:
             raise click.UsageError("--mechanism needs --epsilon and --max-entries.")
@@ -114,7 +114,7 @@ def _compare(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    from hubbub.mechanism import make_mechanism
+    from hubbub.mechanisms.registry import make_mechanism
     from hubbub.privacy.bounds import BOUNDS, draw, published_setting
     from hubbub.privacy.bounds import compare as compare_bounds
 

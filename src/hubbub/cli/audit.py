@@ -22,8 +22,8 @@ def command(task: Path, samples: int, confidence: float, exact: bool, as_json: b
 
     Exit code 1 if the claim is refuted.
     """
-    from hubbub.privacy.audit import exact_audit, sampled_audit
-    from hubbub.task import Task
+    from hubbub.checks.audit import exact_audit, sampled_audit
+    from hubbub.protocol.task import Task
 
     loaded = Task.load(task)
     findings = []

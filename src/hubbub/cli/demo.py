@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from hubbub.estimates import Estimate
+    from hubbub.server.estimates import Estimate
 
 
 @click.command()
@@ -39,14 +39,14 @@ def command(
 
     from hubbub.cli._show import describe_task
     from hubbub.device.client import privatize
-    from hubbub.device.coins import SecretCoins, SystemSeeds
-    from hubbub.errors import Refused
-    from hubbub.estimates import estimate
-    from hubbub.experiments.populations import zipf_population
-    from hubbub.mechanism import Goal
-    from hubbub.plan import choose
+    from hubbub.model.mechanism import Goal
+    from hubbub.plan.ranking import choose
+    from hubbub.primitives.coins import SecretCoins, SystemSeeds
+    from hubbub.primitives.errors import Refused
+    from hubbub.protocol.task import Task
+    from hubbub.server.estimates import estimate
     from hubbub.server.fold import aggregate
-    from hubbub.task import Task
+    from hubbub.simulation.populations import zipf_population
 
     with progress("making up a crowd", 1, as_json) as advance:
         crowd = zipf_population(users, keys, seed)
@@ -118,7 +118,7 @@ def plot(path: Path, result: Estimate, truth: NDArray[np.float64]) -> Path:
     """Estimates with error bars against the truth."""
     import numpy as np
 
-    from hubbub.errors import optional
+    from hubbub.primitives.errors import optional
 
     optional("matplotlib", "plots").use("Agg")
     pyplot = optional("matplotlib.pyplot", "plots")

@@ -39,8 +39,8 @@ def command(
     """Estimates with error bars from a state file."""
     from hubbub.cli._show import show_estimate
     from hubbub.cli._tasks import read_vocabulary
-    from hubbub.estimates import estimate
-    from hubbub.files import load_state
+    from hubbub.protocol.files import load_state
+    from hubbub.server.estimates import estimate
 
     task, loaded = load_state(state)
     keys = None

@@ -18,11 +18,11 @@ from hubbub.cli._common import EXISTING, json_option, say
 def command(path: Path, report: int | None, as_json: bool) -> None:
     """Say what is in a reports, state, release or task file."""
     from hubbub.cli._show import describe_task, task_facts
-    from hubbub.envelope import KINDS, MAGIC, read_file
-    from hubbub.errors import Refused
-    from hubbub.files import REPORTS, load_reports, load_state, open_file
+    from hubbub.primitives.envelope import KINDS, MAGIC, read_file
+    from hubbub.primitives.errors import Refused
+    from hubbub.protocol.files import REPORTS, load_reports, load_state, open_file
+    from hubbub.protocol.task import Task
     from hubbub.release.artifact import RELEASE, describe
-    from hubbub.task import Task
 
     if not read_file(path).startswith(MAGIC):
         task = Task.load(path)

@@ -11,7 +11,7 @@ from hubbub.cli._common import json_option, say
 @json_option
 def command(as_json: bool) -> None:
     """List the mechanisms and their parameters."""
-    from hubbub.mechanism import mechanisms
+    from hubbub.mechanisms.registry import mechanisms
 
     kinds = mechanisms()
     found = {

@@ -15,8 +15,8 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 @json_option
 def command(states: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Merge state files of one task into one."""
-    from hubbub.errors import Refused
-    from hubbub.files import load_state, save_state
+    from hubbub.primitives.errors import Refused
+    from hubbub.protocol.files import load_state, save_state
 
     if len({path.resolve() for path in states}) < len(states):
         raise Refused("A state file is named twice; its reports would count twice.")

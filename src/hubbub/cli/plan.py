@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
-    from hubbub.mechanism import Goal
-    from hubbub.plan import Option
+    from hubbub.model.mechanism import Goal
+    from hubbub.plan.ranking import Option
 
 
 @click.command()
@@ -69,8 +69,8 @@ def command(
 ) -> None:
     """Which mechanism reaches a goal, with what error, before anything is collected."""
     from hubbub.cli._tasks import key_space, parse_range, with_bits
-    from hubbub.plan import rank
-    from hubbub.task import Task
+    from hubbub.plan.ranking import rank
+    from hubbub.protocol.task import Task
 
     space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
     goal = _goal(space, model, options)
@@ -107,7 +107,7 @@ def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
     from dataclasses import replace
 
     from hubbub.cli._tasks import goal_of
-    from hubbub.guarantee import Guarantee
+    from hubbub.model.guarantee import Guarantee
     from hubbub.privacy.shuffle import check_delta
 
     has_values = options["value_range"] is not None
@@ -124,7 +124,7 @@ def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
 
 def _nearly_as_good(goal: Goal, best: Option, size: float) -> list[str]:
     """What reports of half the bytes can do, if it is hardly less: a line, or none."""
-    from hubbub.plan import rank
+    from hubbub.plan.ranking import rank
 
     found = rank(goal, size, best.bytes // 2)[0] if best.bytes > 1 else best
     if found is best or found.error > 1.05 * best.error:
@@ -137,7 +137,7 @@ def _nearly_as_good(goal: Goal, best: Option, size: float) -> list[str]:
 
 def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, most_bytes: int | None) -> str:
     """How many users, or which epsilon, reach an error."""
-    from hubbub.plan import epsilon_for, users_for
+    from hubbub.plan.inverse import epsilon_for, users_for
 
     if goal.central_epsilon is not None:
         raise Refused("--want-error works in the local model.")
@@ -153,7 +153,7 @@ def _limits(
     data: dict[str, Any], goal: Goal, entries: Path, frequency: float, size: float, most_bytes: int | None
 ) -> list[str]:
     """Which max_entries is best."""
-    from hubbub.plan import entry_limits
+    from hubbub.plan.limits import entry_limits
 
     limits = entry_limits(goal, read_histogram(entries), frequency, size, most_bytes)
     data["max_entries"] = [{**vars(limit), "total": limit.total} for limit in limits]
@@ -176,7 +176,7 @@ def _unit_size(goal: Goal, low: float, high: float) -> float:
 
 def read_histogram(path: Path) -> dict[int, int]:
     """Lines "entries,users" after a header."""
-    from hubbub.envelope import read_file
+    from hubbub.primitives.envelope import read_file
 
     histogram: dict[int, int] = {}
     for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
@@ -229,10 +229,10 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
 
     import numpy as np
 
-    from hubbub.envelope import write_atomic
-    from hubbub.errors import optional
-    from hubbub.mechanism import mechanisms
-    from hubbub.plan import noise, offers, rank, without_sum
+    from hubbub.mechanisms.registry import mechanisms
+    from hubbub.plan.ranking import noise, offers, rank, without_sum
+    from hubbub.primitives.envelope import write_atomic
+    from hubbub.primitives.errors import optional
 
     if options[0].mechanism is None:
         raise Refused("No mechanism reaches this goal; no picture was drawn.")

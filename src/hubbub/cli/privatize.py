@@ -26,10 +26,10 @@ def command(
     hubbub.Client instead.
     """
     from hubbub.device.client import privatize
-    from hubbub.device.coins import SecretCoins, SystemSeeds
-    from hubbub.files import save_reports
-    from hubbub.table import encode_table, read_table
-    from hubbub.task import Task
+    from hubbub.primitives.coins import SecretCoins, SystemSeeds
+    from hubbub.protocol.files import save_reports
+    from hubbub.protocol.task import Task
+    from hubbub.tables.records import encode_table, read_table
 
     loaded = Task.load(task)
     entries, tidied = encode_table(loaded, read_table(table, user, key, value))

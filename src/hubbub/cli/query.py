@@ -26,7 +26,7 @@ def command(
     if bool(keys) == (keys_file is not None):
         raise click.UsageError("Name keys, or a file of keys with --keys.")
     from hubbub.release.artifact import Release
-    from hubbub.release.table import read_keys
+    from hubbub.tables.counts import read_keys
 
     opened = Release.open(release)
     asked = read_keys(keys_file) if keys_file is not None else list(keys)

@@ -64,7 +64,7 @@ def command(
     if (count is None) == (value is None):
         raise click.UsageError("Name the column to release: either --count or --value.")
     from hubbub.release.publisher import STAGES, build, make_goal
-    from hubbub.release.table import read_table
+    from hubbub.tables.counts import read_table
 
     wanted = make_goal(kind="counts" if value is None else "reals", **goal)
     size = table.stat().st_size if table.is_file() else 0

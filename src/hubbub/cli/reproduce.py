@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hubbub.cli._common import json_option, progress, say
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 
 @click.command()

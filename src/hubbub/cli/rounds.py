@@ -37,7 +37,7 @@ def command(
         raise click.UsageError("--add and --reports go together.")
     rounds = [] if task is not None and not ledger.exists() else read_rounds(ledger)
     if task is not None and reports is not None:
-        from hubbub.task import Task
+        from hubbub.protocol.task import Task
 
         rounds.append(Round.of(Task.load(task), reports))
     crowds = [one.crowd() for one in rounds]

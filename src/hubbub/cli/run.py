@@ -44,10 +44,10 @@ def command(
     from hubbub.cli._show import describe_task, show_estimate, task_facts
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
-    from hubbub.device.coins import SecretCoins, SystemSeeds
-    from hubbub.estimates import estimate
+    from hubbub.primitives.coins import SecretCoins, SystemSeeds
+    from hubbub.server.estimates import estimate
     from hubbub.server.fold import aggregate
-    from hubbub.table import encode_table, read_table
+    from hubbub.tables.records import encode_table, read_table
 
     rows = read_table(table, user, key, value)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys

@@ -38,23 +38,23 @@ def command(
 
     On a fresh store it makes an upload token for devices and an analyst token for you, and shows them once.
     """
-    from hubbub.errors import Refused, optional
+    from hubbub.primitives.errors import Refused, optional
 
     optional("fastapi", "serve")
     if demo:
-        from hubbub.collect.demo import run_demo
+        from hubbub.collect.showcase import run_demo
 
         if tasks:
             raise Refused("The demo makes up its own task; leave out the task files.")
-        run_demo(host, port, as_json)
+        run_demo(host, port, lambda data, text: say(as_json, data, text))
         return
     if not tasks:
         raise Refused("Name the task files to collect for, or try --demo.")
-    from hubbub.collect.running import Plan, address, listen, run, run_many
+    from hubbub.collect.serving import Plan, address, listen, run, run_many
     from hubbub.collect.settings import Settings
     from hubbub.collect.store import Store
     from hubbub.collect.tokens import Tokens
-    from hubbub.task import Task
+    from hubbub.protocol.task import Task
 
     plan = Plan(store, [Task.load(path) for path in tasks], Settings())
     if len({task.digest for task in plan.tasks}) < len(tasks):

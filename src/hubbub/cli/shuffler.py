@@ -57,12 +57,12 @@ def command(
     Devices seal reports for the collector's public key and send them here. Run it where the collector's people
     have no access: the two together could tell whose report is whose.
     """
-    from hubbub.errors import optional
-    from hubbub.task import Task
+    from hubbub.primitives.errors import optional
+    from hubbub.protocol.task import Task
 
     optional("uvicorn", "serve")
     optional("starlette", "serve")
-    from hubbub.collect.running import address, listen, run_app
+    from hubbub.collect.serving import address, listen, run_app
     from hubbub.collect.shuffler import Mixer, Shuffler, create_shuffler_app
 
     loaded = [Task.load(path) for path in tasks]

@@ -43,10 +43,10 @@ def command(
     """
     import numpy as np
 
-    from hubbub.estimates import estimate
-    from hubbub.experiments.simulate import simulate, true_values
-    from hubbub.table import encode_table, read_table
-    from hubbub.task import Task
+    from hubbub.protocol.task import Task
+    from hubbub.server.estimates import estimate
+    from hubbub.simulation.rehearsal import simulate, true_values
+    from hubbub.tables.records import encode_table, read_table
 
     loaded = Task.load(task)
     table = read_table(like, user, key, value)

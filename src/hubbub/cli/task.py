@@ -49,7 +49,7 @@ def new(
 ) -> None:
     """Write a new task file."""
     from hubbub.cli._show import describe_task, task_facts
-    from hubbub.task import Task
+    from hubbub.protocol.task import Task
 
     keys = key_space(size, vocabulary, bits)
     has_values = has_values or options["value_range"] is not None
@@ -66,7 +66,7 @@ def new(
 def show(path: Path, as_json: bool) -> None:
     """Say what a task file describes."""
     from hubbub.cli._show import describe_task, task_facts
-    from hubbub.task import Task
+    from hubbub.protocol.task import Task
 
     task = Task.load(path)
     say(as_json, task_facts(task), describe_task(task))

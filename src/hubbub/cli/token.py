@@ -85,7 +85,7 @@ def revoke(number: int, store: str, as_json: bool) -> None:
 
 @contextmanager
 def _opened(url: str) -> Iterator[Tokens]:
-    from hubbub.errors import optional
+    from hubbub.primitives.errors import optional
 
     optional("fastapi", "serve")
     from hubbub.collect.store import Store

@@ -25,16 +25,16 @@ from hubbub import __version__
 from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import write_parquet
-from hubbub.collect.folding import Damaged
 from hubbub.collect.ingest import Uploads
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.service import Service, Withheld
 from hubbub.collect.settings import Settings
+from hubbub.collect.snapshots import Damaged
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Role, allows
-from hubbub.errors import Refused
-from hubbub.mechanism import Quantity
-from hubbub.task import Task
+from hubbub.model.mechanism import Quantity
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.api")
 

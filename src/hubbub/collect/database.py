@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from hubbub.errors import Refused, optional
+from hubbub.primitives.errors import Refused, optional
 
 _tables = sql.MetaData()
 batches = sql.Table(

@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from hubbub.engines.arrow import report_schema
-from hubbub.errors import optional
-from hubbub.task import Task
+from hubbub.primitives.errors import optional
+from hubbub.protocol.task import Task
 
 #: Batches in a row group.
 _ROWS = 1000

@@ -23,18 +23,18 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from hubbub.collect.folding import period_now
+from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.problems import Problem, busy, unauthorized
-from hubbub.collect.sealing import KeyPair
 from hubbub.collect.settings import Settings
+from hubbub.collect.snapshots import period_now
 from hubbub.collect.store import Batch, Outcome, Store, Unavailable
 from hubbub.collect.tokens import Role, Tokens, allows
-from hubbub.device.sealing import sealed_width
-from hubbub.envelope import unseal
-from hubbub.errors import Refused
-from hubbub.files import REPORTS, check_header
-from hubbub.task import Task
+from hubbub.primitives.envelope import unseal
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import REPORTS, check_header
+from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.task import Task
 
 _BATCH_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 #: Batches that are written in one transaction.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, text
 
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 #: Types that SQLite and PostgreSQL spell differently.
 _SPELLING = {

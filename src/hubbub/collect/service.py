@@ -13,21 +13,21 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hubbub.collect.folding import Folder
 from hubbub.collect.ingest import Writer
+from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
-from hubbub.collect.sealing import KeyPair
 from hubbub.collect.settings import Settings
+from hubbub.collect.snapshots import Folder
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import COOKIE, Role, Tokens
-from hubbub.envelope import Envelope
-from hubbub.errors import Refused
-from hubbub.estimates import Estimate, estimate
-from hubbub.files import STATE
-from hubbub.guarantee import Guarantee
-from hubbub.mechanism import Mechanism, Quantity
-from hubbub.server.state import State
-from hubbub.task import Task
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Mechanism, Quantity
+from hubbub.model.state import State
+from hubbub.primitives.envelope import Envelope
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import STATE
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import Estimate, estimate
 
 _log = logging.getLogger("hubbub.api")
 

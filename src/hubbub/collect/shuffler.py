@@ -2,7 +2,7 @@
 
 What it promises, and what the guarantee of the shuffled model rests on (docs/shuffler.md):
 
-- It cannot read. Items are sealed for the collector (`hubbub.device.sealing`); no private key is here.
+- It cannot read. Items are sealed for the collector (`hubbub.protocol.sealing`); no private key is here.
 - It keeps items only: no sender, no address, no time, no batch of origin. They are stored under
   their own digest, so not even the order in which they came is on disk.
 - A crowd leaves when at least `crowd` items wait, never before and not at shutdown, as one batch in an order
@@ -36,9 +36,9 @@ from starlette.routing import Route
 
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
-from hubbub.device.sealing import sealed_width
-from hubbub.errors import Refused
-from hubbub.task import Task
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.shuffler")
 

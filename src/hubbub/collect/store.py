@@ -23,7 +23,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingErr
 
 from hubbub.collect.database import batches, history, meta, open_engine, rejects, states
 from hubbub.collect.migrations import migrate
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 #: As the partial index says it, to the letter: SQLite does not see that folded = 0 means the same.
 _UNFOLDED = sql.text("NOT folded")

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import sqlalchemy as sql
 
 from hubbub.collect.store import Store
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
 
 Role = Literal["upload", "analyst", "admin", "shuffler"]
 ROLES: tuple[Role, ...] = get_args(Role)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.coins import Coins, SecretCoins, SeedSource, SystemSeeds
-from hubbub.errors import Refused
-from hubbub.record import Entries, Record, Summary, plain_record, sample_down
-from hubbub.task import Task
+from hubbub.model.record import Entries, Record, Summary, plain_record, sample_down
+from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
 
 #: Records that are worked on at a time, and of wide reports no more than have this many numbers.
 CHUNK, _MOST_NUMBERS = 1 << 16, 1 << 24
@@ -39,7 +39,7 @@ class Client:
 
 
 def encode_record(task: Task, record: Record) -> tuple[Entries, Summary]:
-    """One record as a batch of one, by the rules of `hubbub.record`."""
+    """One record as a batch of one, by the rules of `hubbub.model.record`."""
     plain = plain_record(record)
     values, clipped = task.scale.encode(np.fromiter(plain.values(), dtype=np.float64, count=len(plain)))
     ids = task.keys.ids_of(list(plain))

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hubbub.device.client import Client
-from hubbub.envelope import read_file, write_atomic
-from hubbub.errors import BudgetSpent, Refused
-from hubbub.record import Record
-from hubbub.task import Task
+from hubbub.model.record import Record
+from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.errors import BudgetSpent, Refused
+from hubbub.protocol.task import Task
 
 
 def period_of(task: Task, day: datetime.date) -> str:

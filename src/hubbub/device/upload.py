@@ -23,10 +23,10 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from hubbub.device.sealing import seal, sealed_width
-from hubbub.envelope import Envelope
-from hubbub.errors import Refused
-from hubbub.task import Task
+from hubbub.primitives.envelope import Envelope
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.upload")
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.envelope import write_atomic
-from hubbub.errors import Refused, optional
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, Rejected
-from hubbub.task import Task
 
 Bytes = NDArray[np.uint8]
 Int64s = NDArray[np.int64]
@@ -30,7 +30,7 @@ Bools = NDArray[np.bool_]
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 #: Where a file's metadata holds its task.
-TASK_KEY = b"hubbub.task"
+TASK_KEY = b"hubbub.protocol.task"
 #: Bytes of the longest batch id.
 LONGEST_ID = 256
 

@@ -22,22 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.engines.arrow import (
-    NO_ID,
-    OTHER_TASK,
-    IdHash,
-    add_rows,
-    check_columns,
-    named,
-    rows_of,
-    task_in,
-)
+from hubbub.engines.arrow import NO_ID, OTHER_TASK, IdHash, add_rows, check_columns, named, rows_of, task_in
 from hubbub.engines.manifest import GroupKey, Manifest
 from hubbub.engines.pool import Run, cores, workers
-from hubbub.errors import Refused, optional
+from hubbub.model.state import State
+from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, Rejected, count_reasons
-from hubbub.server.state import State
-from hubbub.task import Task
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.envelope import read_file, write_atomic
-from hubbub.errors import Refused
+from hubbub.model.state import State
+from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
 from hubbub.server.fold import Rejected, merge_into
-from hubbub.server.state import State
-from hubbub.task import Task
 
 #: Path, size and time of last change of a file.
 Fingerprint = tuple[str, int, int]

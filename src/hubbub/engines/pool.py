@@ -12,8 +12,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from hubbub.errors import Refused
-from hubbub.task import Task
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")

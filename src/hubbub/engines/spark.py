@@ -32,17 +32,17 @@ import numpy as np
 
 import hubbub
 from hubbub.engines.arrow import NO_ID, OTHER_TASK, add_rows, named, report_table
-from hubbub.errors import Refused, optional
-from hubbub.record import Summary
+from hubbub.model.record import Summary
+from hubbub.model.state import State
+from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, count_reasons, merge_into
-from hubbub.server.state import State
-from hubbub.table import Table, encode_table
-from hubbub.task import Task
+from hubbub.tables.records import Table, encode_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from hubbub.estimates import Estimate
+    from hubbub.server.estimates import Estimate
 
 #: Bits of the partition's number that a level of the tree takes away: 16 states become one.
 _FAN = 4
@@ -102,7 +102,7 @@ def aggregate_by(
 
 def estimate(df: DataFrame, task: Task, **options: Any) -> Estimate:
     """Estimates from the reports in a data frame; options as in `hubbub.estimate`."""
-    from hubbub.estimates import estimate as from_state
+    from hubbub.server.estimates import estimate as from_state
 
     return from_state(task, aggregate(df, task), **options)
 
@@ -368,7 +368,7 @@ def _privatizing(text: bytes, day: datetime.date | None) -> Callable[[Batches], 
 
     def draw(batches: Batches) -> Batches:
         from hubbub.device.client import privatize
-        from hubbub.device.coins import SecretCoins, SystemSeeds
+        from hubbub.primitives.coins import SecretCoins, SystemSeeds
 
         pa = optional("pyarrow", "spark")
         task = _parsed(text)

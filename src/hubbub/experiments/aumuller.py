@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hubbub.experiments import aumuller_figures as figures
 from hubbub.experiments.runner import Comparison, Experiment, Job, Request, Row
-from hubbub.release import figures
 
 
 def _lines(x: str, y: str, *by: str) -> Callable[[Sequence[Row], Path], None]:

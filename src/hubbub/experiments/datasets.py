@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.coins import InsecureCoins
-from hubbub.errors import Refused
-from hubbub.experiments.populations import Population
-from hubbub.record import GRID, Entries, sample_down
+from hubbub.model.record import GRID, Entries, sample_down
+from hubbub.primitives.coins import InsecureCoins
+from hubbub.primitives.errors import Refused
+from hubbub.simulation.populations import Population
 
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -15,13 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.experiments.metrics import largest_error, seed_of, total_variation_error
+from hubbub.experiments.accuracy import largest_error, seed_of, total_variation_error
 from hubbub.experiments.runner import Comparison, Experiment, Job, Request, Row, averaged
-from hubbub.experiments.simulate import simulate
-from hubbub.mechanism import Mechanism, make_mechanism
 from hubbub.mechanisms.freq_est import BitRates, FreqEst, cut_off
-from hubbub.record import GRID, Entries
-from hubbub.task import Task
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Mechanism
+from hubbub.model.record import GRID, Entries
+from hubbub.protocol.task import Task
+from hubbub.simulation.rehearsal import simulate
 
 Floats = NDArray[np.float64]
 Shape = Literal["equal", "skewed"]

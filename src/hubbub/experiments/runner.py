@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from hubbub.engines.pool import belong_to_parent
-from hubbub.envelope import read_file, write_atomic
-from hubbub.errors import Refused
+from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.errors import Refused
 
 Row = dict[str, Any]
 #: What a page compares: what it is, what was printed, what came out here.

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hubbub.errors import Refused
-from hubbub.experiments.datasets import read_compact
-from hubbub.experiments.metrics import (
+from hubbub.experiments.accuracy import (
     collected,
     coverage,
     largest_error,
@@ -18,9 +16,12 @@ from hubbub.experiments.metrics import (
     seed_of,
     with_error,
 )
+from hubbub.experiments.datasets import read_compact
 from hubbub.experiments.runner import Experiment, Job, Request, Row, averaged
-from hubbub.mechanism import Goal, Mechanism, make_mechanism
-from hubbub.plan import choose
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Goal, Mechanism
+from hubbub.plan.ranking import choose
+from hubbub.primitives.errors import Refused
 
 FILES = {"retail": "retail_set.npz", "kosarak": "kosarak_head_set.npz", "msweb": "msweb_set.npz"}
 EPSILONS = (1.0, 2.0)

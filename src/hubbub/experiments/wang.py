@@ -19,15 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.experiments import wang_pages
-from hubbub.experiments.metrics import coverage, largest_error, total_variation_error
-from hubbub.experiments.populations import Population, uniform_population
+from hubbub.experiments.accuracy import coverage, largest_error, total_variation_error
 from hubbub.experiments.runner import Experiment, Job, Request, Row, averaged
-from hubbub.experiments.simulate import simulate
 from hubbub.experiments.wang_rates import published_coco
-from hubbub.mechanism import Mechanism, Moments, make_mechanism
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Mechanism, Moments
 from hubbub.privacy.bounds import compare, draw
 from hubbub.privacy.bounds import published_setting as published_collision
-from hubbub.task import Task
+from hubbub.protocol.task import Task
+from hubbub.simulation.populations import Population, uniform_population
+from hubbub.simulation.rehearsal import simulate
 
 Floats = NDArray[np.float64]
 

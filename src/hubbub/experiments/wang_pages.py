@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hubbub.envelope import write_atomic
-from hubbub.errors import optional
 from hubbub.experiments.runner import Comparison, Row
 from hubbub.experiments.wang_rates import published_coco
-from hubbub.mechanism import Mechanism, make_mechanism
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import optional
 from hubbub.privacy.bounds import published_setting as published_collision
 
 #: Mechanism -> colour and marker: earlier ones in greys, the paper's own in blues, hubbub's in strong colours.

@@ -17,16 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.device.client import privatize
-from hubbub.device.coins import InsecureCoins, SimulatedSeeds
-from hubbub.errors import optional
-from hubbub.experiments.populations import Population, uniform_population
 from hubbub.experiments.runner import Comparison, Experiment, Job, Request, Row
-from hubbub.mechanism import Mechanism, Quantity, make_mechanism
 from hubbub.mechanisms.coco import CoCo
 from hubbub.mechanisms.collision import Collision
+from hubbub.mechanisms.registry import make_mechanism
 from hubbub.mechanisms.sketch_response import SketchResponse
-from hubbub.record import GRID
-from hubbub.task import Task
+from hubbub.model.mechanism import Mechanism, Quantity
+from hubbub.model.record import GRID
+from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
+from hubbub.primitives.errors import optional
+from hubbub.protocol.task import Task
+from hubbub.simulation.populations import Population, uniform_population
 
 Floats = NDArray[np.float64]
 Rates = tuple[float, float, float]

@@ -17,21 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.device.client import privatize
-from hubbub.device.coins import InsecureCoins, SeedSource, SimulatedSeeds
-from hubbub.envelope import write_atomic
-from hubbub.errors import optional
-from hubbub.experiments.metrics import seed_of, total_variation_error
+from hubbub.experiments.accuracy import seed_of, total_variation_error
 from hubbub.experiments.runner import Experiment, Job, Request, Row, averaged
-from hubbub.mechanism import Mechanism
 from hubbub.mechanisms.compressive import Compressive
 from hubbub.mechanisms.hadamard import HadamardResponse
 from hubbub.mechanisms.sparse_sum import SparseSum
-from hubbub.record import GRID, Entries
+from hubbub.model.mechanism import Mechanism
+from hubbub.model.record import GRID, Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import InsecureCoins, SeedSource, SimulatedSeeds
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import optional
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 from hubbub.server.recovery.pursuit import pursue_noise, pursue_sparsity
 from hubbub.server.recovery.simplex import least_squares, project, project_l1, project_sparse
-from hubbub.server.state import State
-from hubbub.task import Task
 
 Floats = NDArray[np.float64]
 UInt64s = NDArray[np.uint64]

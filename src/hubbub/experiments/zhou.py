@@ -16,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.experiments import zhou_pages
+from hubbub.experiments.accuracy import collected, coverage, largest_error, mean_square_error, seed_of
 from hubbub.experiments.datasets import PUBLISHED, load
-from hubbub.experiments.metrics import collected, coverage, largest_error, mean_square_error, seed_of
-from hubbub.experiments.populations import Population, distinct_population
 from hubbub.experiments.runner import Experiment, Job, Request, Row, averaged
-from hubbub.guarantee import Unit
-from hubbub.kernel import kernel, use_compiled
-from hubbub.mechanism import Goal, Mechanism, make_mechanism
 from hubbub.mechanisms.gaussian import GaussianNoise, analytic_scale
-from hubbub.plan import noise, rank
-from hubbub.record import GRID, Entries
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.guarantee import Unit
+from hubbub.model.mechanism import Goal, Mechanism
+from hubbub.model.record import GRID, Entries
+from hubbub.plan.ranking import noise, rank
+from hubbub.primitives.kernel import kernel, use_compiled
+from hubbub.simulation.populations import Population, distinct_population
 
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]

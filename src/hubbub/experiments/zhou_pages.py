@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from hubbub.errors import optional
+from hubbub.experiments.accuracy import with_error
 from hubbub.experiments.datasets import PUBLISHED
-from hubbub.experiments.metrics import with_error
 from hubbub.experiments.runner import Comparison, Row
+from hubbub.primitives.errors import optional
 
 #: Colour, marker and width of every curve: published ones muted, ours strong.
 STYLES = {

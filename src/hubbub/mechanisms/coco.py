@@ -11,25 +11,23 @@ with dummy entries in random pairs with random signs, so that the overwriting la
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import Coins, begin_record, below, chance, random_sign, run_kernel
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee
-from hubbub.hashed import Hashed, Votes
-from hubbub.items import plausible
-from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.mechanisms.collision import nth_other
-from hubbub.record import GRID, Entries
-
-if TYPE_CHECKING:
-    from hubbub.server.state import State
+from hubbub.mechanisms.shared.hashed import Hashed, Votes
+from hubbub.mechanisms.shared.items import plausible
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.record import GRID, Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import Coins, begin_record, below, chance, random_sign, run_kernel
+from hubbub.primitives.kernel import kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

@@ -1,7 +1,7 @@
 """Compressive privatization for records of one key (Xiong et al. 2022): one bit about one row of a sensing matrix.
 
 The matrix A has `rows` rows and a column of +-1 per key: A[row, key] is the key's random sign under the row (see
-`hubbub.device.hashing`; family walsh: rows of a Walsh matrix, prf: Rademacher, as published). It is never stored.
+`hubbub.model.hashing`; family walsh: rows of a Walsh matrix, prf: Rademacher, as published). It is never stored.
 A few hundred rows are far fewer than there are keys; when few keys are popular they are enough, and
 `hubbub.server.recovery` finds those keys. The state is as small as the rows are few, whatever the number of keys.
 
@@ -20,27 +20,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.device.codes import Keys, bits_for
-from hubbub.device.coins import UNIT, Coins, begin_record, favoured_weight, run_kernel
-from hubbub.device.hashing import Family, hash_entries
-from hubbub.device.wire import Field as WireField
-from hubbub.device.wire import Layout
-from hubbub.errors import Refused
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import kernel
-from hubbub.mechanism import Floats, Goal, Held, Mechanism, Moments, Quantity, Refinement
-from hubbub.onekey import randomized_response
-from hubbub.record import Entries
-
-if TYPE_CHECKING:
-    from hubbub.server.recovery.operators import Measurements, SignMatrix
-    from hubbub.server.state import State
+from hubbub.mechanisms.shared.one_key import randomized_response
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.hashing import Family, hash_entries
+from hubbub.model.keys import Keys, bits_for
+from hubbub.model.measurements import Measurements, SignMatrix
+from hubbub.model.mechanism import Floats, Goal, Held, Mechanism, Moments, Quantity, Refinement
+from hubbub.model.record import Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, Coins, begin_record, favoured_weight, run_kernel
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import kernel
+from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.wire import Layout
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
@@ -206,8 +204,6 @@ class Compressive(Mechanism):
 
     def matrix(self, keys: Keys, ids: UInt64s) -> SignMatrix:
         """The columns of the sensing matrix for these keys."""
-        from hubbub.server.recovery.operators import SignMatrix
-
         return SignMatrix(self.family, keys, ids, self.block_of(keys, ids), self.rows, self.parts)
 
     @property
@@ -218,8 +214,6 @@ class Compressive(Mechanism):
 
     def measurements(self, state: State, keys: Keys) -> Measurements:
         """A p for all keys, as far as it has been measured: what sparse recovery starts from."""
-        from hubbub.server.recovery.operators import Measurements
-
         sides, seen, named = self._counts(state)
         reports = np.maximum(seen, 1)[:, None]
         noise = self.gain**2 * named - self._squares(state)

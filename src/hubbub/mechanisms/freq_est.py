@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import UNIT, begin_record, chance, favoured_weight
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import Kernel, kernel
-from hubbub.listed import Listed
-from hubbub.mechanism import Floats, Goal, Held, Moments, Quantity
-
-if TYPE_CHECKING:
-    from hubbub.server.state import State
+from hubbub.mechanisms.shared.listed import Listed
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Floats, Goal, Held, Moments, Quantity
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, begin_record, chance, favoured_weight
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

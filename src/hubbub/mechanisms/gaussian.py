@@ -11,24 +11,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import accept_exp, begin_record, chance, clamped_laplace
-from hubbub.device.wire import Field as WireField
-from hubbub.errors import Refused
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import Kernel, kernel
-from hubbub.listed import Listed
-from hubbub.mechanism import Goal, Held, Moments, Quantity
-from hubbub.record import GRID
-
-if TYPE_CHECKING:
-    from hubbub.server.state import State
+from hubbub.mechanisms.shared.listed import Listed
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.record import GRID
+from hubbub.model.state import State
+from hubbub.primitives.coins import accept_exp, begin_record, chance, clamped_laplace
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

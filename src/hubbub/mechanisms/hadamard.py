@@ -11,24 +11,23 @@ max_entries = 1: its bin is the sign of the one key.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import UNIT, Coins, begin_record, below, chance, favoured_weight, run_kernel
-from hubbub.device.wire import Field as WireField
-from hubbub.device.wire import Layout
-from hubbub.errors import Refused
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import kernel, parity
-from hubbub.mechanism import Goal, Held, Mechanism, Moments, Quantity
-from hubbub.record import Entries
-
-if TYPE_CHECKING:
-    from hubbub.server.state import State
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal, Held, Mechanism, Moments, Quantity
+from hubbub.model.record import Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, Coins, begin_record, below, chance, favoured_weight, run_kernel
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import kernel, parity
+from hubbub.primitives.walsh import transform_rows
+from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.wire import Layout
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
@@ -193,8 +192,6 @@ class HadamardResponse(Mechanism):
         return (self._ratio - 1) / (self._ratio - 1 + 2 * self.blocks)
 
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
-        from hubbub.server.walsh import transform_rows
-
         n = max(state.count, 1)
         counts = state.totals.reshape(self.blocks, self.block_size)
         block, row = self._place(keys, ids)

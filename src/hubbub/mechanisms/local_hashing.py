@@ -14,8 +14,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from hubbub.mechanism import Goal
 from hubbub.mechanisms.collision import Collision
+from hubbub.model.mechanism import Goal
 
 
 class LocalHashing(Collision):

@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import begin_record, below, chance, random_sign
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import Kernel, kernel
-from hubbub.listed import KeyValue, SideRates
-from hubbub.mechanism import Goal
-from hubbub.onekey import randomized_response
-from hubbub.record import GRID
+from hubbub.mechanisms.shared.listed import KeyValue, SideRates
+from hubbub.mechanisms.shared.one_key import randomized_response
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal
+from hubbub.model.record import GRID
+from hubbub.primitives.coins import begin_record, below, chance, random_sign
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

@@ -14,24 +14,22 @@ The server looks at the reports about each key, however many there are, and corr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import UNIT, begin_record, below, favoured_weight, random_sign
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import Kernel, kernel
-from hubbub.listed import Listed, SideRates, entry_of
-from hubbub.mechanism import Goal, Held, Moments, Quantity
-from hubbub.onekey import randomized_response
-from hubbub.record import GRID
-
-if TYPE_CHECKING:
-    from hubbub.server.state import State
+from hubbub.mechanisms.shared.listed import Listed, SideRates, entry_of
+from hubbub.mechanisms.shared.one_key import randomized_response
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.record import GRID
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, begin_record, below, favoured_weight, random_sign
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

@@ -1,7 +1,7 @@
 """Repeated: one answer for every entry (Zhou et al., "k-fold repetition of 1-sparse").
 
 Device: fill the record up to k = max_entries places with dummies and answer for every place by randomized response
-over hash buckets, as if k people had one entry each (`hubbub.onekey` has the three modes). Unit entry: each answer has
+over hash buckets, as if k people had one entry each (`shared.one_key` has the three modes). Unit entry: each answer has
 the whole epsilon, and the places are shuffled. Unit record: each has epsilon / k.
 
 The answers of a report share one seed. That costs nothing: two answers agree on a key's bucket no more often than
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.device.coins import Coins, begin_record, below, run_kernel
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import kernel
-from hubbub.mechanism import Goal
-from hubbub.onekey import OneKey, options_for, randomized_response, true_outcome
-from hubbub.record import Entries
+from hubbub.mechanisms.shared.one_key import OneKey, options_for, randomized_response, true_outcome
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Goal
+from hubbub.model.record import Entries
+from hubbub.primitives.coins import Coins, begin_record, below, run_kernel
+from hubbub.primitives.kernel import kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 

@@ -1,7 +1,7 @@
 """Sampled: one random entry of the record, then a mechanism for one key (Zhou et al., "sampling + 1-sparse").
 
 Device: fill the record up to k = max_entries places with dummies, draw a place, and answer for its entry by
-randomized response over hash buckets (local hashing; `hubbub.onekey` has the three modes). Server: decode as for one
+randomized response over hash buckets (local hashing; `shared.one_key` has the three modes). Server: decode as for one
 key and multiply by k, so that the variance grows with k^2.
 """
 
@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.coins import Coins, begin_record, below, run_kernel
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import kernel
-from hubbub.mechanism import Goal
-from hubbub.onekey import OneKey, options_for, randomized_response, true_outcome
-from hubbub.record import Entries
+from hubbub.mechanisms.shared.one_key import OneKey, options_for, randomized_response, true_outcome
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Goal
+from hubbub.model.record import Entries
+from hubbub.primitives.coins import Coins, begin_record, below, run_kernel
+from hubbub.primitives.kernel import kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 

@@ -19,24 +19,30 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import Coins, begin_record, below, chance, clamped_laplace, random_sign, run_kernel
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee, Unit
-from hubbub.hashed import Hashed, Votes
-from hubbub.kernel import kernel
-from hubbub.mechanism import Goal, Held, Moments, Quantity
-from hubbub.record import GRID, Entries
-from hubbub.walk import Walk
-
-if TYPE_CHECKING:
-    from hubbub.server.state import State
+from hubbub.mechanisms.shared.clipped_walk import Walk
+from hubbub.mechanisms.shared.hashed import Hashed, Votes
+from hubbub.model.guarantee import Guarantee, Unit
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.record import GRID, Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import (
+    Coins,
+    begin_record,
+    below,
+    chance,
+    clamped_laplace,
+    random_sign,
+    run_kernel,
+)
+from hubbub.primitives.kernel import kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

@@ -19,19 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
-from hubbub.device.codes import Keys
-from hubbub.device.coins import UNIT, begin_record, chance, clamped_laplace, favoured_weight
-from hubbub.device.wire import Field as WireField
-from hubbub.guarantee import Guarantee
-from hubbub.kernel import Kernel, kernel
-from hubbub.listed import Listed
-from hubbub.mechanism import Goal, Held, Moments, Quantity
 from hubbub.mechanisms.freq_est import (
     MOST_KEYS,
     BitRates,
@@ -41,10 +34,15 @@ from hubbub.mechanisms.freq_est import (
     noisy_bit,
     only_entry,
 )
-from hubbub.record import GRID
-
-if TYPE_CHECKING:
-    from hubbub.server.state import State
+from hubbub.mechanisms.shared.listed import Listed
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.record import GRID
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, begin_record, chance, clamped_laplace, favoured_weight
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.wire import Field as WireField
 
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]

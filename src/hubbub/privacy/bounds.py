@@ -12,8 +12,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from hubbub.errors import Refused
-from hubbub.mechanism import Mechanism, make_mechanism
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import (
     Crowd,
     above_exp,

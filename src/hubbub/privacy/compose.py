@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hubbub.envelope import read_file, write_atomic
-from hubbub.errors import Refused
-from hubbub.guarantee import Guarantee
+from hubbub.model.guarantee import Guarantee
+from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import Crowd, any_mechanism, check_delta, crowd_of, response, response_weights
-from hubbub.task import Task
+from hubbub.protocol.task import Task
 
 Method = Literal["loss", "advanced", "basic"]
 

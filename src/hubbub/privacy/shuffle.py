@@ -28,9 +28,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import Refused
-from hubbub.guarantee import Guarantee
-from hubbub.mechanism import Mechanism
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.errors import Refused
 
 Floats = NDArray[np.float64]
 

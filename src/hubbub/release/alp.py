@@ -25,8 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.device.coins import Coins
-from hubbub.release import bits, walk
+from hubbub.primitives.coins import Coins
+from hubbub.release import bits
+from hubbub.release import heights as walk
 from hubbub.release.keyspace import KeySpace, hash_to
 from hubbub.release.noise import round_to_breaks
 from hubbub.release.part import Answers, Arrays, Floats, Part, Query, UInt64s

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from hubbub.device.coins import Coins, SecretCoins
-from hubbub.envelope import Envelope, unseal, write_atomic
-from hubbub.errors import Refused
-from hubbub.guarantee import Guarantee
+from hubbub.model.guarantee import Guarantee
+from hubbub.primitives.coins import Coins, SecretCoins
+from hubbub.primitives.envelope import Envelope, unseal, write_atomic
+from hubbub.primitives.errors import Refused
 from hubbub.release.alp import Alp
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.laplace import Laplace

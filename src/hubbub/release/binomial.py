@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.coins import Tape
+from hubbub.primitives.coins import Tape
 
 UInt64s = NDArray[np.uint64]
 

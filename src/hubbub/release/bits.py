@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.coins import Coins
+from hubbub.primitives.coins import Coins
 
 UInt64s = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]

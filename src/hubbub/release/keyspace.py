@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from hubbub.device.codes import derive, siphash_many
-from hubbub.errors import Refused
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.siphash import derive, siphash_many
 
 UInt64s = NDArray[np.uint64]
 

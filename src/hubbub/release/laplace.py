@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from hubbub.device.coins import Coins
+from hubbub.primitives.coins import Coins
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.noise import Scale, add_noise
 from hubbub.release.part import Answers, Arrays, Part, Query, UInt64s, int_type, noise_reach

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.coins import Coins, begin_record, chance, clamped_laplace, run_kernel
-from hubbub.errors import Refused
-from hubbub.kernel import Kernel, kernel
+from hubbub.primitives.coins import Coins, begin_record, chance, clamped_laplace, run_kernel
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import Kernel, kernel
 
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from hubbub.device.coins import Coins
+from hubbub.primitives.coins import Coins
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.noise import Scale, decay
 from hubbub.release.vector import Values, Vector

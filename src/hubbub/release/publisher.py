@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from hubbub.device.coins import Coins, InsecureCoins, SecretCoins
-from hubbub.errors import Refused
-from hubbub.mechanism import explain
+from hubbub.primitives.coins import Coins, InsecureCoins, SecretCoins
+from hubbub.primitives.errors import Refused, explain
 from hubbub.release.artifact import Release
+from hubbub.release.design import SHARE, Goal, Plan, plan, split
 from hubbub.release.keyspace import ALL
-from hubbub.release.planner import SHARE, Goal, Plan, plan, split
 from hubbub.release.sizes import estimate_sizes
 from hubbub.release.vector import Summary, make_vector
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hubbub.device.coins import Coins
+from hubbub.primitives.coins import Coins
 from hubbub.release.artifact import Sizes
 from hubbub.release.noise import add_noise, least_with_tail
 from hubbub.release.vector import Values, Vector

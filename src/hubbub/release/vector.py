@@ -38,8 +38,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hubbub.device.coins import Coins, favoured_weight
-from hubbub.errors import Refused
+from hubbub.primitives.coins import Coins, favoured_weight
+from hubbub.primitives.errors import Refused
 from hubbub.release.noise import Scale, laplace_scale, log1p_down, round_reals
 
 UInt64s = NDArray[np.uint64]

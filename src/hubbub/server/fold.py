@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.device.wire import Layout
-from hubbub.server.state import State
-from hubbub.task import Task
+from hubbub.model.state import State
+from hubbub.primitives.wire import Layout
+from hubbub.protocol.task import Task
 
 Bytes = NDArray[np.uint8]
 Int64s = NDArray[np.int64]
 
-#: Reports that are unpacked and absorbed at a time: enough for many to share a seed (see `hubbub.hashed`), and of wide
+#: Reports that are unpacked and absorbed at a time: enough for many to share a seed (see `shared.hashed`), and of wide
 #: reports no more than have this many numbers.
 _CHUNK, _MOST_NUMBERS = 1 << 22, 1 << 24
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.collect.folding import SECONDS
-from hubbub.errors import Refused
-from hubbub.estimates import MEANINGS, Estimate
-from hubbub.mechanism import Quantity
-from hubbub.task import Task
+from hubbub.collect.snapshots import SECONDS
+from hubbub.model.mechanism import Quantity
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import MEANINGS, Estimate
 
 if TYPE_CHECKING:
     from hubbub.collect.service import Service

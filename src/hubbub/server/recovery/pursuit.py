@@ -15,8 +15,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import Refused
-from hubbub.server.recovery.operators import Measurements
+from hubbub.model.measurements import Measurements
+from hubbub.primitives.errors import Refused
 
 Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.errors import Refused
-from hubbub.mechanism import Mechanism, Quantity, Refinement
-from hubbub.server.recovery.operators import Measurements
+from hubbub.model.measurements import Measurements
+from hubbub.model.mechanism import Mechanism, Quantity, Refinement
+from hubbub.model.state import State
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
 from hubbub.server.recovery.pursuit import Recovered, pursue_blocks, pursue_noise, pursue_sparsity, threshold
 from hubbub.server.recovery.simplex import least_squares, project_within
-from hubbub.server.state import State
-from hubbub.task import Task
 
 Floats = NDArray[np.float64]
 UInt64s = NDArray[np.uint64]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hubbub.errors import Refused
-from hubbub.server.recovery.operators import Measurements
+from hubbub.model.measurements import Measurements
+from hubbub.primitives.errors import Refused
 
 Floats = NDArray[np.float64]
 

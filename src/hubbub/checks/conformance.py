@@ -1,0 +1,266 @@
+"""Checks that every mechanism must pass. They ship with the library and find mechanisms by themselves.
+
+    from hubbub.checks.conformance import check_privacy, examples
+    for mechanism in examples():
+        check_privacy(mechanism)
+
+Each check raises AssertionError with what it found. The statistical ones state their false-alarm rate
+and their power: a formula that is 30% off must not pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.checks.exact import Law, law_of, small_records, worst_ratio
+from hubbub.mechanisms.registry import mechanisms
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Goal, Mechanism, Quantity
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds, _Sampler
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import BULK
+from hubbub.protocol.task import Task
+from hubbub.server.fold import aggregate
+from hubbub.simulation.rehearsal import simulate
+
+Floats = NDArray[np.float64]
+
+#: Widths of a two-sided normal test with a false-alarm rate of 1e-6 or less, small samples allowed for.
+SIGMAS = 6.0
+
+
+def examples(kind: type[Mechanism] | None = None) -> Iterator[Mechanism]:
+    """Small instances of a mechanism (or of all), from what it offers the planner."""
+    kinds = [kind] if kind else list(mechanisms().values())
+    for values in ("set", "signed"):
+        for quantity in ("frequency", "mean", "conditional"):
+            for unit, distance in (("record", None), ("entry", None), ("l1", 1.0)):
+                for family in ("walsh", "prf"):
+                    goal = Goal(quantity, 1.0, 2, values, unit, distance, users=1000, family=family)  # type: ignore[arg-type]
+                    for each in kinds:
+                        yield from list(each.candidates(goal)) or each.candidates(
+                            replace(goal, max_entries=1)
+                        )
+
+
+def task_for(mechanism: Mechanism, size: int = 4, salt: str = "5a" * 16) -> Task:
+    """A task over a small closed vocabulary."""
+    keys = {"kind": "closed", "size": size, "salt": salt}
+    return Task.parse({"name": "conformance", "keys": keys, "mechanism": mechanism})
+
+
+def are_neighbours(guarantee: Guarantee, one: dict[str, float], two: dict[str, float]) -> bool:
+    """Whether a guarantee speaks about exchanging these two records."""
+    changed = {key for key in one.keys() | two.keys() if one.get(key) != two.get(key)}
+    if guarantee.unit == "record":
+        return True
+    if guarantee.unit == "entry":
+        return len(changed) == 1
+    return sum(abs(one.get(key, 0) - two.get(key, 0)) for key in changed) <= (guarantee.distance or 0)
+
+
+def neighbour_losses(
+    task: Task, records: Sequence[dict[str, float]], seeds: Sequence[int]
+) -> Iterator[tuple[float, dict[str, float], dict[str, float]]]:
+    """The exact privacy loss of every pair of neighbours among these records, for each of the seeds."""
+    for seed in seeds:
+        laws: list[Law] = [law_of(task, record, seed) for record in records]
+        for i, one in enumerate(records):
+            for j in range(i):
+                if are_neighbours(task.guarantee, one, records[j]):
+                    yield math.log(worst_ratio([laws[i], laws[j]])), one, records[j]
+
+
+def exact_loss(task: Task, records: Sequence[dict[str, float]], seeds: Sequence[int]) -> float:
+    """The largest privacy loss between neighbours among these records, by exact enumeration."""
+    return max((loss for loss, _, _ in neighbour_losses(task, records, seeds)), default=0.0)
+
+
+def examples_like(task: Task, keys: int) -> list[dict[str, float]]:
+    """Every record over `keys` keys with up to one entry too many (values: both ends and one between)."""
+    values = [1.0] if task.mechanism.values == "set" else [-1.0, 1.0, 0.5]
+    limit = min(task.mechanism.max_entries + 1, keys)
+    records = list(small_records([str(k) for k in range(keys)], values, limit))
+    return [r for r in records if len(r) < 3 or 0.5 not in r.values()]
+
+
+def small_task(task: Task, keys: int) -> Task:
+    """A task with the mechanism of another, small enough to enumerate: at most 2 entries, its own other choices."""
+    mechanism = task.mechanism
+    limit = min(mechanism.max_entries, 2)
+    shrunk = mechanism.model_dump(exclude=set(mechanism.chosen)) | {"max_entries": limit}
+    return task_for(type(mechanism)(**shrunk).miniature(), keys)
+
+
+def check_privacy(mechanism: Mechanism, seeds: Sequence[int] = (0, 1), keys: int = 3) -> None:
+    """Law 1: no pair of neighbours is told apart better than exp(epsilon), and the budget is used.
+
+    Enumerates every record over `keys` keys with up to one entry too many, through the shipped code.
+    """
+    task = task_for(mechanism.miniature(), keys)
+    loss = exact_loss(task, examples_like(task, keys), seeds)
+    claimed = task.guarantee.epsilon
+    assert loss <= claimed * (1 + 1e-9), f"{mechanism!r} loses {loss}, claims {claimed}"
+    assert loss >= 0.25 * claimed, f"{mechanism!r} loses only {loss} of {claimed}: wasted, or not exercised"
+
+
+def outcomes(mechanism: Mechanism) -> int:
+    """How many reports there are for one seed."""
+    return math.prod(field.limit for field in mechanism.layout.fields[1:])
+
+
+def check_wire(mechanism: Mechanism) -> None:
+    """Law 6: one encoding per report; wrong lengths, filler bits and values out of range are refused."""
+    layout = mechanism.layout
+    rng = np.random.default_rng(7)
+    reports = np.stack(
+        [rng.integers(0, field.limit, 50, dtype=np.uint64, endpoint=False) for field in layout.fields], axis=1
+    )
+    packed = layout.pack(reports)
+    assert packed.shape == (50, layout.width)
+    assert np.array_equal(layout.unpack(packed), reports)
+    bad = [packed.tobytes()[:-1], packed.tobytes() + b"\0"] if layout.width > 1 else []
+    if layout.bits % 8:
+        bad.append(bytes(layout.width - 1) + b"\x80")
+    for column, field in enumerate(layout.fields):
+        if field.limit < 1 << field.bits:
+            over = reports[:1].copy()
+            over[0, column] = field.limit
+            bad.append(layout.pack(over).tobytes())
+    for wrong in bad:
+        try:
+            layout.unpack(wrong)
+        except Refused:
+            continue
+        raise AssertionError(f"{mechanism!r} accepts {wrong!r}")
+
+
+def check_merge(mechanism: Mechanism) -> None:
+    """Law 5: any split and order of the reports gives the same state, bit for bit; saved states return."""
+    task = task_for(mechanism, 16)
+    longest = mechanism.max_entries if mechanism.refuses_longer else 3
+    entries = _crowd(mechanism, 300, 16, longest, seed=5)
+    packed = simulate(task, entries, seed=11).packed
+    whole = aggregate(task, packed).to_bytes()
+    parts = [aggregate(task, part) for part in (packed[200:], packed[:50], packed[50:200])]
+    merged = parts[0].merge(parts[1]).merge(parts[2])
+    assert merged.to_bytes() == whole
+    assert aggregate(task, packed[::-1]).to_bytes() == whole
+    assert task.mechanism.empty(task.keys).load(whole).to_bytes() == whole
+    assert aggregate(task, packed[100:], aggregate(task, packed[:100])).to_bytes() == whole
+
+
+class _Words(_Sampler):
+    """Coins that read a fixed tape of words by the same rule as compiled kernels."""
+
+    def __init__(self, seed: int) -> None:
+        self._source = InsecureCoins(seed)
+        self._queue: list[int] = []
+
+    def below(self, bound: int) -> int:
+        mask = (1 << (bound - 1).bit_length()) - 1
+        while True:
+            if not self._queue:
+                self._queue = self._source.words(4096).tolist()[::-1]
+            drawn = self._queue.pop() & mask
+            if drawn < bound:
+                return drawn
+
+
+def check_batch(mechanism: Mechanism) -> None:
+    """Law 6: compiled bulk and interpreted single reports are the same function of the same coins."""
+    task = task_for(mechanism, 16)
+    entries = _crowd(mechanism, BULK, 16, min(mechanism.max_entries, 8), seed=3)
+    each = mechanism.seeds_per_report
+    seeds = SimulatedSeeds(4).draw(mechanism.layout.fields[0].bits, BULK * each)
+    bulk = mechanism.randomize(task.keys, entries, seeds, InsecureCoins(9))
+    tape = _Words(9)
+    singles = [
+        mechanism.randomize(task.keys, entries.slice(i, i + 1), seeds[each * i : each * (i + 1)], tape)  # type: ignore[arg-type]
+        for i in range(200)
+    ]
+    assert np.array_equal(bulk[:200], np.concatenate(singles))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How measured squared errors compare with the formula, over independent runs."""
+
+    ratio: float
+    ratio_error: float
+    bias: float
+    bias_error: float
+    bars: float
+
+    def check(self, formula: float = 1.0) -> None:
+        """Laws 3 and 4. False alarms: about 1e-6. `formula` scales the prediction, to prove power."""
+        assert SIGMAS * self.ratio_error < 0.22, f"too few runs to notice a formula 30% off: {self}"
+        assert abs(self.ratio / formula - 1) <= SIGMAS * self.ratio_error / formula, (
+            f"variance is off: {self}"
+        )
+        assert abs(self.bias) <= SIGMAS * self.bias_error, f"biased: {self}"
+        assert abs(self.bars - 1) < 0.1, f"error bars differ from the formula: {self}"
+
+
+def measure_accuracy(
+    task: Task, entries: Entries, size: int, quantity: Quantity, runs: int, seed: int = 0
+) -> Accuracy:
+    """Squared errors over predicted variances, averaged over all keys, in `runs` simulated collections."""
+    mechanism, users = task.mechanism, len(entries)
+    keep = np.minimum(1, mechanism.max_entries / np.maximum(np.diff(entries.offsets), 1))
+    share = (
+        np.repeat(keep, np.diff(entries.offsets)) if mechanism.limits_entries else np.ones(len(entries.ids))
+    )
+    ids, values = entries.ids.astype(np.int64), entries.values / GRID
+    frequency = np.bincount(ids, weights=share, minlength=size) / users
+    mean = np.bincount(ids, weights=share * values, minlength=size) / users
+    square = np.bincount(ids, weights=share * values**2, minlength=size) / users
+    energy = float((values**2).sum() / users)
+    predicted = np.array(
+        [
+            mechanism.variance(quantity, users, float(f), float(m), float(q), energy)
+            for f, m, q in zip(frequency, mean, square, strict=True)
+        ]
+    )
+    truth = frequency if quantity == "frequency" else mean
+    ratios, errors, bars = [], [], []
+    for run in range(runs):
+        state = simulate(task, entries, seed + 10 * run).state
+        moments = mechanism.moments(state, task.keys, task.keys.all_ids())
+        value = moments.frequency if quantity == "frequency" else moments.mean
+        spread = moments.frequency_variance if quantity == "frequency" else moments.mean_variance
+        assert value is not None
+        assert spread is not None
+        error = value - truth
+        ratios.append(float((error**2 / predicted).mean()))
+        errors.append(error / np.sqrt(predicted))
+        bars.append(float((spread / predicted).mean()))
+    # Lean of the errors on the heaviest quarter of the keys, where a bias would show.
+    heavy = np.argsort(-frequency)[: max(1, size // 4)]
+    lean = np.array([row[heavy] @ np.sign(truth[heavy]) for row in errors]) / math.sqrt(len(heavy))
+    root = math.sqrt(runs)
+    return Accuracy(
+        float(np.mean(ratios)),
+        float(np.std(ratios, ddof=1)) / root,
+        float(lean.mean()),
+        float(lean.std(ddof=1)) / root,
+        float(np.mean(bars)),
+    )
+
+
+def _crowd(mechanism: Mechanism, users: int, size: int, entries: int, seed: int) -> Entries:
+    """Records of 0 .. entries random keys with random values."""
+    rng = np.random.default_rng(seed)
+    order = np.argsort(rng.random((users, size)), axis=1)
+    lengths = rng.integers(0, entries + 1, users)
+    chosen = np.arange(size) < lengths[:, None]
+    ids = order[chosen].astype(np.uint64)
+    values = np.full(len(ids), GRID) if mechanism.values == "set" else rng.integers(-GRID, GRID + 1, len(ids))
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Entries(ids, values.astype(np.int64), offsets)

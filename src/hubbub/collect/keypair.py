@@ -1,0 +1,62 @@
+"""The collector's key pair, which opens what devices sealed (`hubbub.protocol.sealing`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import binding, sealed_width, suite
+from hubbub.protocol.task import Task
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """Thirty-two secret bytes of the collector, and what follows from them."""
+
+    private: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.private) != 32:
+            raise Refused(f"A private key has 32 bytes, not {len(self.private)}.")
+
+    @classmethod
+    def fresh(cls) -> KeyPair:
+        """A new pair from the operating system's generator."""
+        return cls(X25519PrivateKey.generate().private_bytes_raw())
+
+    @cached_property
+    def _key(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self.private)
+
+    @property
+    def public(self) -> bytes:
+        """Thirty-two bytes for everybody who seals."""
+        return self._key.public_key().public_bytes_raw()
+
+    def open_each(self, task: Task, items: bytes) -> tuple[NDArray[np.uint8], list[int]]:
+        """The reports [n, width] of the items that open, and the places of those that do not.
+
+        An item that was changed, made for another key or for another task does not open; which of these it was
+        cannot be told. What opens is exactly `width` bytes of somebody's choice: still to be checked as a report.
+        """
+        width = sealed_width(task)
+        if len(items) % width:
+            raise Refused(
+                f"{len(items)} bytes are not a whole number of sealed reports of {width} bytes: "
+                "the data is truncated or belongs to another task."
+            )
+        chosen, info = suite(), binding(task)
+        opened, bad = [], []
+        for place, start in enumerate(range(0, len(items), width)):
+            try:
+                opened.append(chosen.decrypt(items[start : start + width], self._key, info=info))
+            except (InvalidTag, ValueError):
+                bad.append(place)
+        reports = np.frombuffer(b"".join(opened), dtype=np.uint8)
+        return reports.reshape(-1, task.mechanism.layout.width), bad

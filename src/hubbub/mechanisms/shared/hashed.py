@@ -1,0 +1,331 @@
+"""The shared body of mechanisms whose report is a public seed and votes for hash buckets.
+
+A subclass says how a record becomes a report (`respond`), what a report votes for (`votes`) and what the
+votes mean (`moments`, `variance`). Hashing, wire, state and counting are the same for all of them and
+live here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from hubbub.model.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Mechanism
+from hubbub.model.record import Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, Coins, favoured_weight
+from hubbub.primitives.kernel import kernel, parity, use_compiled
+from hubbub.primitives.siphash import siphash_word
+from hubbub.primitives.walsh import scatter, transform
+from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.wire import Layout
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+#: Numbers (reports times buckets) that are worked on at a time.
+_CHUNK = 1 << 22
+#: Reports per seed from which on it is quicker to add up the votes of a seed first (about where the two meet).
+_SHARED = 4
+#: Largest table of seeds and buckets for it: 128 MiB per kind of vote.
+_MOST_CELLS = 1 << 24
+#: Hashes that are worked out at a time when reports are counted one by one.
+_WORDS = 1024
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What reports say: `values[i, 0]` for the keys in `bucket[i]`, or `values[i, j]` for bucket j (bucket -1).
+
+    Signed votes are multiplied by the key's random sign under the report's seed.
+    """
+
+    signed: bool
+    bucket: Int64s
+    values: Int64s
+
+    def of(self, place: Int64s) -> Int64s:
+        """Each report's vote for a key that its hash puts into `place`."""
+        if self.values.shape[1] > 1:
+            return self.values[np.arange(len(place)), place]
+        return np.where((self.bucket == place) | (self.bucket < 0), self.values[:, 0], 0)
+
+
+#: Seeds of some reports, and what they vote for.
+Lot = tuple[UInt64s, tuple[Votes, ...]]
+
+
+@kernel
+def _add_votes(sums: Any, seeds: Any, bucket: Any, values: Any) -> None:
+    """sums[seed, j] += the report's vote for bucket j."""
+    for i in range(len(seeds)):
+        if bucket[i] < 0:
+            for j in range(values.shape[1]):
+                sums[seeds[i], j] += values[i, j]
+        else:
+            sums[seeds[i], bucket[i]] += values[i, 0]
+
+
+@kernel
+def _hash_seeds(salt: Any, seeds: Any, key: Any, words: Any) -> None:
+    """Hash one key under many seeds: a loop of its own, which the compiler turns into vector instructions."""
+    for i in range(len(seeds)):
+        words[i] = siphash_word(salt, seeds[i], key)
+
+
+@kernel
+def _tally_prf(
+    salt: Any, seeds: Any, ids: Any, buckets: Any, signed: bool, bucket: Any, values: Any, totals: Any
+) -> None:
+    """Add every report's vote for every key."""
+    words = np.zeros(_WORDS, dtype=np.uint64)
+    for key in range(len(ids)):
+        total = 0
+        for start in range(0, len(seeds), _WORDS):
+            stop = min(start + _WORDS, len(seeds))
+            _hash_seeds(salt, seeds[start:stop], ids[key], words)
+            for i in range(start, stop):
+                word = words[i - start]
+                place = np.int64(((word & 0xFFFFFFFF) * buckets) >> 32)
+                chosen = place if bucket[i] < 0 else 0
+                vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
+                total += -vote if signed and word >> 63 else vote
+        totals[key] += total
+
+
+@kernel
+def _tally_walsh(
+    rows: Any, cohorts: Any, codes: Any, signs: Any, signed: bool, bucket: Any, values: Any, totals: Any
+) -> None:
+    """The same with linear hashing: a few popcounts per report and key."""
+    for key in range(len(signs)):
+        total = 0
+        for i in range(len(cohorts)):
+            code = codes[cohorts[i], key]
+            place = 0
+            for bit in range(1, rows.shape[1]):
+                place |= parity(code & rows[i, bit]) << (bit - 1)
+            chosen = place if bucket[i] < 0 else 0
+            vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
+            total += -vote if signed and parity(code & rows[i, 0]) else vote
+        totals[key] += total * signs[key] if signed else total
+
+
+class Hashed(Mechanism):
+    """A mechanism over hash buckets."""
+
+    chosen: ClassVar[frozenset[str]] = frozenset({"buckets"})
+
+    family: Family = Field(
+        default="walsh", description="hash family: walsh (fast decode) or prf (as published)"
+    )
+    buckets: int = Field(default=0, ge=0, le=1 << 20, description="hash buckets (0: chosen by variance)")
+    users: int = Field(
+        default=100_000, ge=1, le=1 << 40, description="expected users, for the width of the seed"
+    )
+    seed_bits: int = Field(default=0, ge=0, le=64, description="bits of public seed per report (0: chosen)")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Hashed:
+        if not self.buckets:
+            self._fill(buckets=self.best_buckets())
+        if self.family == "walsh" and self.buckets & (self.buckets - 1):
+            raise ValueError(f"the walsh family needs a power of two of buckets, not {self.buckets}")
+        self.check()
+        if not self.seed_bits:
+            self._fill(seed_bits=self.default_seed_bits())
+        return self
+
+    @abstractmethod
+    def best_buckets(self) -> int:
+        """The number of buckets with the lowest variance."""
+
+    def check(self) -> None:
+        """Refuse (ValueError) parameters for which the guarantee or the estimate would not hold."""
+
+    def default_seed_bits(self) -> int:
+        """The fewest whole bytes of seed for which users who share a seed add at most 3% to the variance.
+
+        Under one seed, keys that meet in a bucket meet for all its users: that adds sum f^2 / (t * 2^bits) to the
+        variance of a key, f the other keys' frequencies; sum f^2 is taken as a quarter of max_entries.
+        """
+        least = 16 if self.family == "walsh" else 32
+        noise = self.variance(self.quantities[0], self.users)
+        wanted = math.log2(self.max_entries / 4 / (self.buckets * 0.03 * noise))
+        return min(64, max(least, 8 * math.ceil(wanted / 8)))
+
+    # Integer weights of favoured and other outcomes
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(W, V): W / V is exp(epsilon) rounded down."""
+        return favoured_weight(self.epsilon), UNIT
+
+    # On the device
+
+    @abstractmethod
+    def report_fields(self) -> tuple[WireField, ...]:
+        """Fields of a report after the seed."""
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((WireField("seed", 1 << self.seed_bits), *self.report_fields()))
+
+    @abstractmethod
+    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
+        """Fill `reports` [n, fields after the seed] for records hashed to `bucket` and `sign`."""
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
+        bucket, sign = self._hash(keys, entries, seeds)
+        reports = np.zeros((len(entries), len(self.report_fields())), dtype=np.int64)
+        self.respond(coins, entries, bucket, sign, reports)
+        return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
+
+    def _hash(self, keys: Keys, entries: Entries, seeds: UInt64s) -> tuple[Int64s, Int64s]:
+        """Bucket and sign of every entry (both sides of it, where keys have two) under each seed of its record.
+
+        Order: records, their seeds, their entries, their sides.
+        """
+        ids, offsets, repeats = entries.ids, entries.offsets, self.seeds_per_report
+        if repeats > 1:
+            lengths = np.repeat(np.diff(offsets), repeats)
+            starts = np.concatenate([[0], np.cumsum(lengths)])
+            within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
+            ids = ids[np.repeat(np.repeat(offsets[:-1], repeats), lengths) + within]
+            offsets = starts.astype(np.int64)
+        if self.sided:
+            ids, offsets = np.stack([ids, keys.other_side(ids)], axis=1).reshape(-1), 2 * offsets
+        return hash_entries(self.family, keys, seeds, ids, offsets, self.buckets)
+
+    # On the server
+
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """How many kinds of votes a report casts."""
+
+    @abstractmethod
+    def votes(self, reports: Int64s) -> tuple[Votes, ...]:
+        """The votes of reports [n, fields after the seed], one per channel."""
+
+    def keeps_reports(self, keys: Keys) -> bool:
+        return self.family == "prf" or keys.kind == "wide"
+
+    def totals_shape(self, keys: Keys) -> tuple[int, ...]:
+        return self.channels, keys.cohorts, 1 << keys.bits
+
+    def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
+        if self.keeps_reports(keys):
+            state.reports = np.concatenate([state.reports, self.layout.pack(reports)])
+            state.squares += sum(self._squares(v) for v in self._votes_of(reports))
+        else:
+            step = max(1, _CHUNK // self.buckets)
+            lots = (self._cast(state, reports[at : at + step]) for at in range(0, len(reports), step))
+            shared = len(reports) >= _SHARED << self.seed_bits
+            shared &= self.buckets << self.seed_bits <= _MOST_CELLS
+            for seeds, votes in self._by_seed(lots, step) if shared else lots:
+                self._scatter(state, keys, seeds, votes)
+        state.count += len(reports)
+
+    def _cast(self, state: State, reports: UInt64s) -> Lot:
+        """Seeds and votes of reports; the squares of the votes are noted in the state."""
+        votes = self._votes_of(reports)
+        state.squares += sum(self._squares(v) for v in votes)
+        return np.ascontiguousarray(reports[:, 0]), votes
+
+    def _by_seed(self, lots: Iterable[Lot], step: int) -> Iterator[Lot]:
+        """The same votes with those of one seed added up: one scatter per seed instead of one per report."""
+        sums = np.zeros((self.channels, 1 << self.seed_bits, self.buckets), dtype=np.int64)
+        signed = [False] * self.channels
+        for seeds, votes in lots:
+            for channel, vote in enumerate(votes):
+                signed[channel] = vote.signed
+                if use_compiled(len(seeds)):
+                    values = np.ascontiguousarray(vote.values)
+                    _add_votes.compiled()(sums[channel], seeds.astype(np.int64), vote.bucket, values)
+                elif vote.values.shape[1] == self.buckets > 1:
+                    np.add.at(sums[channel], seeds, vote.values)
+                else:
+                    np.add.at(sums[channel], (seeds, np.maximum(vote.bucket, 0)), vote.values[:, 0])
+        for start in range(0, sums.shape[1], step):
+            seeds = np.arange(start, min(start + step, sums.shape[1]), dtype=np.uint64)
+            everywhere = np.full(len(seeds), -1, dtype=np.int64)
+            parts = zip(signed, sums[:, start : start + step], strict=True)
+            yield seeds, tuple(Votes(side, everywhere, part) for side, part in parts)
+
+    def _votes_of(self, reports: UInt64s) -> tuple[Votes, ...]:
+        return self.votes(reports[:, 1:].astype(np.int64))
+
+    def _squares(self, votes: Votes) -> int:
+        return int((votes.values**2).sum())
+
+    def _scatter(self, state: State, keys: Keys, seeds: UInt64s, votes: tuple[Votes, ...]) -> None:
+        rows = seed_rows(keys, seeds, bucket_bits(self.buckets)).astype(np.int64)
+        shift = cohort_of(keys, seeds).astype(np.int64) << keys.bits
+        for channel, vote in enumerate(votes):
+            base = shift | rows[:, 0] if vote.signed else shift
+            scatter(state.totals[channel].reshape(-1), base, rows[:, 1:], vote.bucket, vote.values)
+
+    def tally(self, state: State, keys: Keys, ids: UInt64s) -> Int64s:
+        """The sum of all votes for each key, per channel: exact integers [channels, keys]."""
+        result = np.zeros((self.channels, len(ids)), dtype=np.int64)
+        if self.keeps_reports(keys):
+            self._tally_reports(state, keys, ids, result)
+            return result
+        signs = keys.signs(ids)
+        signed = [votes.signed for votes in self._votes_of(np.zeros((0, len(self.layout.fields)), np.uint64))]
+        for cohort in range(keys.cohorts):
+            codes = keys.codes(ids, cohort).astype(np.int64)
+            for channel in range(self.channels):
+                sums = transform(state.totals[channel, cohort])[codes]
+                result[channel] += sums * signs if signed[channel] else sums
+        return result // self.buckets
+
+    def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
+        """Hash every asked key for every report: n * keys work, as published."""
+        step = max(1, _CHUNK // 4)
+        for start in range(0, state.count, step):
+            reports = self.layout.unpack(state.reports[start : start + step])
+            votes = self._votes_of(reports)
+            if use_compiled(len(reports)):
+                seeds = np.ascontiguousarray(reports[:, 0])
+                for channel, vote in enumerate(votes):
+                    parts = (vote.signed, vote.bucket, np.ascontiguousarray(vote.values), result[channel])
+                    if self.family == "prf":
+                        salt = np.uint64(keys.salt_words[0])
+                        _tally_prf.compiled()(salt, seeds, ids, np.uint64(self.buckets), *parts)
+                    else:
+                        rows = seed_rows(keys, seeds, bucket_bits(self.buckets))
+                        codes = np.stack([keys.codes(ids, cohort) for cohort in range(keys.cohorts)])
+                        cohorts = cohort_of(keys, seeds).astype(np.int64)
+                        _tally_walsh.compiled()(rows, cohorts, codes, keys.signs(ids), *parts)
+                continue
+            for place, key in enumerate(ids):
+                for channel, cast in enumerate(self._votes_for(keys, reports, votes, key)):
+                    result[channel, place] += int(cast.sum())
+
+    def _votes_for(
+        self, keys: Keys, reports: UInt64s, votes: tuple[Votes, ...], key: np.uint64
+    ) -> Iterator[Int64s]:
+        """What each report votes for one key, channel by channel."""
+        seeds = np.ascontiguousarray(reports[:, 0])
+        same, ones = np.full(len(seeds), key, dtype=np.uint64), np.arange(len(seeds) + 1, dtype=np.int64)
+        bucket, sign = hash_entries(self.family, keys, seeds, same, ones, self.buckets)
+        for vote in votes:
+            yield vote.of(bucket) * sign if vote.signed else vote.of(bucket)
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
+        votes = self._votes_of(reports)
+        return sum(
+            (next(self._votes_for(keys, reports, votes, key)) for key in ids),
+            np.zeros(len(reports), dtype=np.int64),
+        )

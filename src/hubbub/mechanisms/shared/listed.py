@@ -1,0 +1,187 @@
+"""The shared body of mechanisms over a list of keys: a closed vocabulary, no hashing, one counter per key and side.
+
+The mechanism is told the number of keys (`size`), because the noise, and often the report, depends on it. A report
+names a key's side + or -, or sides of several keys; the state counts them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.mechanisms.shared.items import plausible
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Held, Mechanism, Moments, Quantity
+from hubbub.model.record import Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, Coins, favoured_weight, run_kernel
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.wire import Layout
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+
+@kernel
+def entry_of(places: Any, first: int, end: int, key: int) -> int:
+    """Which of the entries first .. end - 1 has the key, or -1."""
+    for entry in range(first, end):
+        if places[entry] == key:
+            return entry
+    return -1
+
+
+class Listed(Mechanism):
+    """A mechanism for the keys 0 .. size - 1."""
+
+    closed_only: ClassVar[bool] = True
+
+    size: int = Field(ge=1, le=1 << 20, description="keys of the closed vocabulary (or room for more)")
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(W, V): W / V is exp(epsilon) rounded down."""
+        return favoured_weight(self.epsilon), UNIT
+
+    def miniature(self) -> Self:
+        """The same with few keys."""
+        return type(self)(**self.model_dump() | {"size": min(self.size, 4)})
+
+    def places(self, keys: Keys, ids: UInt64s) -> Int64s:
+        """Keys as numbers below `size`."""
+        if keys.kind != "closed":
+            raise Refused(f"Mechanism {self.name} needs a closed vocabulary.")
+        if keys.count > self.size:
+            raise Refused(f"The vocabulary has {keys.count} keys; size = {self.size} is too small.")
+        return ids.astype(np.int64)
+
+    # On the device
+
+    @abstractmethod
+    def report_fields(self) -> tuple[WireField, ...]:
+        """Fields of a report; there is no seed."""
+
+    @abstractmethod
+    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
+        """The kernel (tape, start, count, (offsets, places, values), shape, reports), and its shape."""
+
+    @property
+    def parts(self) -> int:
+        """Parts of a report that are drawn each on its own; the kernel counts records * parts."""
+        return 1
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((WireField("seed", 1), *self.report_fields()))
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
+        reports = np.zeros((len(entries), len(self.report_fields())), dtype=np.int64)
+        respond, shape = self.kernel_and_shape()
+        record = (entries.offsets, self.places(keys, entries.ids), entries.values)
+        run_kernel(respond, coins, len(entries) * self.parts, record, shape, reports)
+        return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
+
+    # On the server
+
+    @property
+    @abstractmethod
+    def columns(self) -> int:
+        """Counters per key."""
+
+    @abstractmethod
+    def counts(self, reports: Int64s) -> Int64s:
+        """What reports [n, fields after the seed] add to the counters [size, columns]."""
+
+    def totals_shape(self, keys: Keys) -> tuple[int, ...]:
+        self.places(keys, np.zeros(0, dtype=np.uint64))
+        return self.size, self.columns
+
+    def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
+        state.totals += self.counts(reports[:, 1:].astype(np.int64))
+        state.count += len(reports)
+
+    def histogram(self, cells: Int64s) -> Int64s:
+        """Counters from cells key * columns + column; cells beyond the last key (dummies) are left out."""
+        held = self.size * self.columns
+        return np.bincount(cells[cells < held], minlength=held).reshape(self.size, self.columns)
+
+
+@dataclass(frozen=True)
+class SideRates:
+    """Probabilities that a report names a held key's own side, its other side, one given side of an absent key.
+
+    A report names at most one side of a key. `resampled` is the share of users that were *not* asked about the key,
+    where a report answers for a key drawn at random: that those asked are a sample adds to the variance.
+    """
+
+    own: float
+    other: float
+    absent: float
+
+    @property
+    def _gaps(self) -> tuple[float, float]:
+        """What a held key adds to plus - minus, and to plus + minus."""
+        return self.own - self.other, self.own + self.other - 2 * self.absent
+
+    def moments(self, plus: Any, minus: Any, reports: Any, resampled: float = 0.0) -> Moments:
+        """Estimates from how often the sides were named in `reports` reports."""
+        mean_gap, gap = self._gaps
+        frequency = ((plus + minus) / reports - 2 * self.absent) / gap
+        mean = (plus - minus) / (reports * mean_gap)
+        share, middle, square = plausible(frequency, mean)
+        together = (1 - self.own - self.other) / gap + resampled * (1 - share)
+        return Moments(
+            frequency,
+            self.variance("frequency", reports, share, middle, square, resampled),
+            mean,
+            self.variance("mean", reports, share, middle, square, resampled),
+            middle * together / reports,
+        )
+
+    def variance(
+        self, quantity: Quantity, reports: Any, frequency: Any, mean: Any, square: Any, resampled: float = 0.0
+    ) -> Any:
+        """Of a key's estimate, given its frequency, mean and mean square over all users."""
+        mean_gap, gap = self._gaps
+        seen = 2 * self.absent + gap * frequency
+        if quantity == "mean":
+            return (seen / mean_gap**2 - square + resampled * (square - mean**2)) / reports
+        squares = (1 - frequency) * (2 * self.absent) ** 2 + frequency * (self.own + self.other) ** 2
+        return ((seen - squares) / gap**2 + resampled * (frequency - frequency**2)) / reports
+
+
+class KeyValue(Listed):
+    """One report, three estimates: counters of both sides of every key, and one set of rates for all keys."""
+
+    values: Literal["signed"] = Field(default="signed", description="signed values per key")
+
+    @property
+    @abstractmethod
+    def rates(self) -> SideRates:
+        """How often a report names a key's sides."""
+
+    @property
+    def centered(self) -> bool:
+        return True
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return "frequency", "mean", "conditional"
+
+    @property
+    def columns(self) -> int:
+        return 2
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        minus, plus = state.totals[self.places(keys, ids)].T
+        return self.rates.moments(plus, minus, max(state.count, 1))
+
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        return float(self.rates.variance(quantity, users, held.frequency, held.mean, held.square))

@@ -1,0 +1,215 @@
+"""The shared body of mechanisms that answer for one entry at a time, by randomized response over hash buckets.
+
+An *answer* speaks for one entry of the record, or for a dummy outside the universe. Its outcomes are
+
+- sets: the bucket of the key;
+- events: the bucket of key+ or key-, by stochastic rounding of the value: frequencies and means;
+- signed: the bucket of the key and a side, the rounded value times the key's random sign: means only.
+
+The true outcome has weight W, all others V; a dummy's answer is uniform. `hubbub.mechanisms.sampled` gives one answer
+for a random place of the record, `hubbub.mechanisms.repeated` one for every place.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hubbub.mechanisms.shared.hashed import Hashed, Votes
+from hubbub.mechanisms.shared.items import ItemRates
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Floats, Goal, Held, Moments, Quantity
+from hubbub.model.record import GRID
+from hubbub.model.state import State
+from hubbub.primitives.coins import UNIT, below, chance, favoured_weight, random_sign
+from hubbub.primitives.kernel import kernel
+
+Int64s = NDArray[np.int64]
+UInt64s = NDArray[np.uint64]
+
+#: Numbers that stand for the modes in kernels.
+_KINDS = {"sets": 0, "events": 1, "signed": 2}
+
+
+@kernel
+def true_outcome(tape: Any, entry: int, kind: int, values: Any, bucket: Any, sign: Any) -> Any:
+    """The outcome that an entry favours; kind as in `OneKey.kind`."""
+    if kind == 0:
+        return bucket[entry]
+    up = random_sign(tape, values[entry], GRID)
+    if kind == 1:
+        return bucket[2 * entry] if up > 0 else bucket[2 * entry + 1]
+    return 2 * bucket[entry] + (1 + up * sign[entry]) // 2
+
+
+@kernel
+def randomized_response(tape: Any, truth: int, outcomes: int, favoured: int, other: int) -> Any:
+    """`truth` with weight `favoured`, anything else with weight `other`; truth < 0: anything alike.
+
+    With T = W + (N - 1) V the truth has (W - V) / T + (N V / T) / N = W / T, all others (N V / T) / N = V / T.
+    """
+    if truth >= 0 and chance(tape, favoured - other, favoured + (outcomes - 1) * other):
+        return truth
+    return below(tape, outcomes)
+
+
+class OneKey(Hashed):
+    """Parameters, estimates and variances; a subclass says how many answers there are and whose."""
+
+    mode: Literal["", "sets", "signed", "events"] = Field(
+        default="", description="sets; signed (means); events (both sides of a key: frequency and mean)"
+    )
+
+    # Parameters
+
+    @property
+    @abstractmethod
+    def answers(self) -> int:
+        """Answers in a report."""
+
+    @property
+    @abstractmethod
+    def spoken_for(self) -> float:
+        """Probability that a given one of the answers to be counted speaks for a given entry at all."""
+
+    @property
+    def answer_epsilon(self) -> float:
+        """What one answer may reveal."""
+        return self.epsilon
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """(W, V) of one answer: W / V is exp(answer_epsilon) rounded down."""
+        return favoured_weight(self.answer_epsilon), UNIT
+
+    def best_buckets(self) -> int:
+        """Lowest variance of an absent key: about w + 1 buckets, or (w - 1) / 2 with sides, w = W / V."""
+        if not self.mode:
+            self._fill(mode="sets" if self.values == "set" else "signed")
+        w, signed = self.weights[0] / self.weights[1], self.mode == "signed"
+        middle = (w - 1) / 2 if signed else w + 1
+        tries = [1 << a for a in range(21)] if self.family == "walsh" else [int(middle), int(middle) + 1]
+        least = 1 if signed else 2
+        fitting = [min(max(t, least), 1 << 20) for t in tries]
+
+        def loss(t: int) -> float:
+            return (w + 2 * t - 1) ** 2 / t if signed else (w + t - 1) ** 2 / (t - 1)
+
+        return min(fitting, key=loss)
+
+    def check(self) -> None:
+        if not self.mode:
+            self.best_buckets()
+        if (self.mode == "sets") != (self.values == "set"):
+            raise ValueError(f"mode {self.mode!r} does not go with {self.values!r} values")
+        if self.mode != "signed" and self.buckets < 2:
+            raise ValueError("needs at least 2 buckets")
+        if self.weights[0] == self.weights[1]:
+            raise ValueError("epsilon is too small for so many entries")
+        if self.weights[0] + self.outcomes * self.weights[1] >= 1 << 62:
+            raise ValueError("epsilon and buckets are together too large for exact 64-bit weights")
+
+    @property
+    def outcomes(self) -> int:
+        """What one answer can be."""
+        return self.buckets * (2 if self.mode == "signed" else 1)
+
+    @property
+    def kind(self) -> int:
+        """The mode as a number, for kernels."""
+        return _KINDS[self.mode]
+
+    @property
+    def sided(self) -> bool:
+        return self.mode == "events"
+
+    @property
+    def centered(self) -> bool:
+        return self.mode == "events"
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        if self.mode == "events":
+            return "frequency", "mean", "conditional"
+        return ("frequency",) if self.mode == "sets" else ("mean",)
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def votes(self, reports: Int64s) -> tuple[Votes, ...]:
+        signed = self.mode == "signed"
+        bucket, values = (reports // 2, 2 * (reports % 2) - 1) if signed else (reports, np.ones_like(reports))
+        if self.answers == 1:
+            return (Votes(signed, bucket[:, 0], values),)
+        sums = np.zeros((len(reports), self.buckets), dtype=np.int64)
+        for column in range(self.answers):
+            sums[np.arange(len(reports)), bucket[:, column]] += values[:, column]
+        return (Votes(signed, np.full(len(reports), -1, dtype=np.int64), sums),)
+
+    # Estimates: of n records with c answers each as if n * c people had given one answer each
+
+    @property
+    def _step(self) -> float:
+        """(W - V) / T times the chance of being spoken for: what holding a key adds to its outcome."""
+        favoured, other = self.weights
+        return self.spoken_for * (favoured - other) / (favoured + (self.outcomes - 1) * other)
+
+    @property
+    def _rates(self) -> ItemRates:
+        absent = 1 / self.buckets
+        return ItemRates(absent + self._step * (1 - absent), absent, self.sided)
+
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        c = self.answers
+        people = replace(state, count=c * state.count)
+        if self.mode == "signed":
+            n = max(people.count, 1)
+            mean = self.tally(state, keys, ids)[0] / (n * self._step)
+            size = np.minimum(np.abs(mean), 1)
+            found = Moments(None, None, mean, self._signed_variance(n, size, np.minimum(size**2 * c, size)))
+        else:
+            found = self._rates.moments(self, people, keys, ids)
+
+        def scaled(column: Floats | None, factor: int) -> Floats | None:
+            return None if column is None else column * factor
+
+        return Moments(
+            scaled(found.frequency, c),
+            scaled(found.frequency_variance, c**2),
+            scaled(found.mean, c),
+            scaled(found.mean_variance, c**2),
+            scaled(found.covariance, c**2),
+        )
+
+    def _signed_variance(self, people: int, frequency: Any, square: Any) -> Any:
+        """The key's bucket is named with probability 1/t, or more by step * (1 - 1/t) by who speaks for it."""
+        seen = 1 / self.buckets + self._step * (1 - 1 / self.buckets) * frequency
+        return (seen - self._step**2 * square) / (people * self._step**2)
+
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        c = self.answers
+        frequency, mean, square = held.frequency / c, held.mean / c, held.square / c
+        if self.mode == "signed":
+            return float(c**2 * self._signed_variance(c * users, frequency, square))
+        return float(c**2 * self._rates.variance(quantity, c * users, frequency, mean, square))
+
+
+def options_for(goal: Goal) -> Iterator[dict[str, Any]]:
+    """Parameters for a goal, one set for every mode that serves it."""
+    modes = {"set": {"frequency": ["sets"]}, "signed": {"mean": ["signed", "events"]}}[goal.values]
+    for mode in modes.get(goal.quantity, ["events"] if goal.values == "signed" else []):
+        yield {
+            "epsilon": goal.epsilon,
+            "max_entries": goal.max_entries,
+            "values": goal.values,
+            "family": goal.family,
+            "users": goal.users,
+            "mode": mode,
+        }

@@ -1,0 +1,70 @@
+"""What is promised, to whom, about what: epsilon, delta, unit and trust model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from hubbub.primitives.errors import Refused
+
+Unit = Literal["record", "entry", "l1"]
+Model = Literal["local", "shuffled", "central"]
+
+_WHO = {
+    "local": "Noise is added on the device, so nobody has to be trusted",
+    "shuffled": "Reports pass through a shuffler that mixes them and must not collude with the collector",
+    "central": "The holder of the data adds the noise and is trusted with it",
+}
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """(epsilon, delta)-differential privacy for one unit in one trust model.
+
+    unit "record": any two records are hard to tell apart (user level, replace one).
+    unit "entry": two records that differ in one entry are (event level).
+    unit "l1": two records whose values differ by at most `distance` in total are.
+    """
+
+    epsilon: float
+    unit: Unit = "record"
+    model: Model = "local"
+    delta: float = 0.0
+    distance: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise Refused(f"epsilon must be a finite number above 0, not {self.epsilon!r}.")
+        if not 0 <= self.delta < 1:
+            raise Refused(f"delta must be at least 0 and below 1, not {self.delta!r}.")
+        if (self.unit == "l1") != (self.distance is not None):
+            raise Refused("A distance goes with the unit 'l1', and only with it.")
+        if self.distance is not None and not (math.isfinite(self.distance) and self.distance > 0):
+            raise Refused(f"The distance must be a finite number above 0, not {self.distance!r}.")
+
+    def words(self) -> str:
+        """The guarantee as sentences for somebody who has to sign it off."""
+        what = {
+            "record": "anybody's whole record is exchanged for any other",
+            "entry": "one entry of anybody's record is changed, added or removed",
+            "l1": f"anybody's record is changed by at most {self.distance or 0:g} in total (l1 distance)",
+        }[self.unit]
+        factor = f"a factor of {math.exp(self.epsilon):.4g}"
+        slip = f", except with probability {self.delta:.3g}" if self.delta else ""
+        text = (
+            f"{self.short()}: when {what}, the probability of anything that is then seen "
+            f"changes by at most {factor}{slip}. {_WHO[self.model]}."
+        )
+        return f"{text} {self.note}" if self.note else text
+
+    def short(self) -> str:
+        """One line: epsilon, delta, unit, model."""
+        unit = f"l1 distance {self.distance:g}" if self.unit == "l1" else self.unit
+        delta = f", delta = {self.delta:.3g}" if self.delta else ""
+        return f"epsilon = {self.epsilon:.6g}{delta} per {unit}, {self.model} model"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {**asdict(self), "words": self.words()}

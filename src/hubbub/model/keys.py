@@ -1,0 +1,201 @@
+"""From what the user calls a key to its public code.
+
+A key first gets a 64-bit *id*: its place in a closed vocabulary, or a keyed hash (SipHash-2-4 under
+the task's public salt) when the vocabulary is open. From the id follow its Walsh *code*, a non-zero
+number of `bits` bits, and its public *sign*. Codes are public and deterministic; no guarantee of the
+walsh family rests on them.
+
+- closed: a permutation of the code space, so no two keys share a code.
+- folded: hashed into at most 30 bits; keys that meet in one code are summed, `alias_odds` says how likely.
+- wide: 64-bit codes; no aliasing, no table of all keys, estimates are made key by key.
+
+Cohorts are independent code maps, one per value of (seed mod cohorts): they average out the accident
+of two heavy keys having unlucky codes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.siphash import COHORT, ROUND, SIGN, derive, derive_all, mix, siphash, siphash_many
+
+UInt64s = NDArray[np.uint64]
+Int64s = NDArray[np.int64]
+
+_SIDE = 0x5DEECE66D1CE4E5B
+#: Closed vocabularies get at least this many bits: more room makes linear codes behave like random ones.
+SMALLEST_BITS = 16
+LARGEST_BITS = 30
+
+
+def _encoded(key: str | int) -> bytes:
+    try:
+        return str(key).encode()
+    except UnicodeEncodeError:
+        raise Refused(f"Key {key!r} is not text that can be encoded.") from None
+
+
+def bits_for(codes: int) -> int:
+    """Bits of a code where there are this many, none of them zero."""
+    return max(SMALLEST_BITS, codes.bit_length())
+
+
+class Keys(BaseModel):
+    """The universe of keys of a task and the public map from key to code."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["closed", "folded", "wide"] = Field(
+        description="closed vocabulary, or open: folded or wide"
+    )
+    size: Annotated[int, Field(ge=1, le=(1 << LARGEST_BITS) - 1)] | None = Field(
+        default=None, description="closed: keys are the integers 0 .. size - 1"
+    )
+    vocabulary: tuple[str, ...] | None = Field(default=None, description="closed: the keys by name")
+    bits: int = Field(default=0, ge=0, le=64, description="bits per code (0: chosen from the size)")
+    cohorts: int = Field(default=1, ge=1, le=64, description="independent code maps")
+    salt: str = Field(
+        default_factory=lambda: secrets.token_hex(16),
+        pattern="^[0-9a-f]{32}$",
+        description="public, makes the codes of this task its own",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_bits(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not data.get("bits"):
+            if data.get("kind") == "wide":
+                return {**data, "bits": 64}
+            if data.get("kind") == "folded":
+                return {**data, "bits": 20}
+            listed = data.get("vocabulary")
+            size = data.get("size") or (len(listed) if isinstance(listed, list | tuple) else 0)
+            if isinstance(size, int):
+                return {**data, "bits": bits_for(size)}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> Keys:
+        if self.kind == "closed":
+            if (self.size is None) == (self.vocabulary is None):
+                raise ValueError("a closed vocabulary needs either a size or a list of keys")
+            if self.vocabulary is not None and len(set(self.vocabulary)) != len(self.vocabulary):
+                raise ValueError("the vocabulary lists a key twice")
+            if self.count == 0:
+                raise ValueError("the vocabulary of keys is empty")
+            if self.count >= 1 << min(self.bits, 62):
+                raise ValueError(f"{self.count} keys need more than {self.bits} bits")
+        elif self.size is not None or self.vocabulary is not None:
+            raise ValueError("an open vocabulary has no size and no list of keys")
+        if self.kind == "wide" and self.bits != 64:
+            raise ValueError("wide codes have 64 bits")
+        if self.kind != "wide" and not 2 <= self.bits <= LARGEST_BITS:
+            raise ValueError(f"bits must be between 2 and {LARGEST_BITS}, not {self.bits}")
+        return self
+
+    @property
+    def count(self) -> int:
+        """Number of keys of a closed vocabulary."""
+        return self.size if self.size is not None else len(self.vocabulary or ())
+
+    @property
+    def alias_odds(self) -> float:
+        """Probability that another given key shares a given key's code (0 unless folded)."""
+        return 1.0 / ((1 << self.bits) - 1) if self.kind == "folded" else 0.0
+
+    @cached_property
+    def salt_words(self) -> tuple[int, int]:
+        """The salt as the two words of a SipHash key."""
+        raw = bytes.fromhex(self.salt)
+        return int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.vocabulary or ())}
+
+    def id_of(self, key: str | int) -> int:
+        """The 64-bit id of one key; an unknown key of a closed vocabulary is refused."""
+        if self.kind != "closed":
+            return siphash(*self.salt_words, _encoded(key))
+        if self.size is None:
+            place = self._places.get(str(key), -1)
+        else:
+            text = str(key)
+            short = len(text) <= len(str(self.size)) and text.isascii() and text.isdigit()
+            place = int(text) if short and text == str(int(text)) else -1
+            place = place if place < self.size else -1
+        if place < 0:
+            raise Refused(f"Key {key!r} is not in the task's vocabulary of {self.count} keys.")
+        return place
+
+    def ids_of(self, keys: Sequence[str | int]) -> UInt64s:
+        """Ids of many keys."""
+        if self.kind != "closed":
+            return siphash_many(*self.salt_words, [_encoded(key) for key in keys])
+        return np.fromiter((self.id_of(key) for key in keys), dtype=np.uint64, count=len(keys))
+
+    def all_ids(self) -> UInt64s:
+        """Every id of a closed vocabulary, in order."""
+        if self.kind != "closed":
+            raise Refused("An open vocabulary cannot be listed: name the keys to ask for.")
+        return np.arange(self.count, dtype=np.uint64)
+
+    def name_of(self, place: int) -> str:
+        """The key at a place of a closed vocabulary."""
+        return str(place) if self.vocabulary is None else self.vocabulary[place]
+
+    def other_side(self, ids: UInt64s) -> UInt64s:
+        """Ids under which the same keys stand for negative values (mechanisms with two-sided keys)."""
+        return ids + np.uint64(self.count) if self.kind == "closed" else ids ^ np.uint64(_SIDE)
+
+    def signs(self, ids: UInt64s) -> Int64s:
+        """The public sign of each key, +1 or -1."""
+        if self.kind == "closed" and len(ids) > 2 * self.count:
+            return self.signs(np.arange(2 * self.count, dtype=np.uint64))[ids]
+        return 1 - 2 * (derive(self.salt_words[0], SIGN, ids) >> np.uint64(63)).astype(np.int64)
+
+    def codes(self, ids: UInt64s, cohort: UInt64s | int) -> UInt64s:
+        """The non-zero Walsh code of each key in the given cohort (one number, or one per id)."""
+        which = np.asarray(cohort, dtype=np.uint64)
+        if self.kind == "closed":
+            if which.ndim == 0 and len(ids) > 2 * self.count:
+                return self._permuted(np.arange(2 * self.count, dtype=np.uint64), which)[ids]
+            return self._permuted(ids, which)
+        hashed = mix(ids ^ derive(self.salt_words[0], COHORT, which))
+        if self.kind == "wide":
+            return np.where(hashed == 0, np.uint64(1), hashed)
+        return hashed % np.uint64((1 << self.bits) - 1) + np.uint64(1)
+
+    def _permuted(self, places: UInt64s, which: UInt64s) -> UInt64s:
+        """A salted permutation P of the code space, except that P^-1(0) is sent to P(2^bits - 1).
+
+        Places are below 2^bits - 1, so that last image is free and no code is zero.
+        """
+        codes = self._scramble(places, which)
+        return np.where(codes == 0, self._spares[which], codes)
+
+    @cached_property
+    def _round_keys(self) -> UInt64s:
+        """[round, cohort]."""
+        cohorts = np.arange(self.cohorts, dtype=np.uint64)
+        return derive_all(self.salt_words[1], range(ROUND, ROUND + 4), cohorts).T
+
+    @cached_property
+    def _spares(self) -> UInt64s:
+        cohorts = np.arange(self.cohorts, dtype=np.uint64)
+        return self._scramble(np.full(self.cohorts, (1 << self.bits) - 1, dtype=np.uint64), cohorts)
+
+    def _scramble(self, words: UInt64s, which: UInt64s) -> UInt64s:
+        mask, shift = np.uint64((1 << self.bits) - 1), np.uint64((self.bits + 1) // 2)
+        for keys in self._round_keys:
+            key = keys[which]
+            words = ((words ^ (words >> shift)) * (key | np.uint64(1)) + (key >> np.uint64(32))) & mask
+        return words ^ (words >> shift)

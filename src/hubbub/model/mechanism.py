@@ -1,0 +1,270 @@
+"""The central abstraction: a mechanism is a pair of algorithms, one for the device, one for the server.
+
+A mechanism holds frozen parameters and no data, no keys and no randomness. To add one, write a class
+in one file of `hubbub/mechanisms/`: parameters as typed fields, a guarantee, a kernel that
+randomizes, a layout for the wire, estimates with variances. The registry, the command line, the
+planner, the conformance suite and the docs table find it by themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from hubbub.model.guarantee import Guarantee, Unit
+from hubbub.model.keys import LARGEST_BITS, Keys
+from hubbub.model.measurements import Measurements
+from hubbub.model.record import Entries
+from hubbub.model.state import State
+from hubbub.primitives.coins import Coins
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.wire import Layout
+
+Floats = NDArray[np.float64]
+UInt64s = NDArray[np.uint64]
+ValueKind = Literal["set", "signed"]
+Quantity = Literal["frequency", "mean", "conditional", "sum"]
+Refinement = Literal["none", "sparse", "simplex"]
+
+#: Every class of mechanism that has been imported, by name.
+registered: dict[str, type[Mechanism]] = {}
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per asked key: estimated frequency and mean of the scaled value, with their (co)variances.
+
+    `mean` is over all users, absent ones counting 0, in the scaled units of [-1, 1].
+    """
+
+    frequency: Floats | None = None
+    frequency_variance: Floats | None = None
+    mean: Floats | None = None
+    mean_variance: Floats | None = None
+    covariance: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """How a key is held: what the variance of its estimate depends on, in scaled units of [-1, 1]."""
+
+    #: The share of users who hold it.
+    frequency: float
+    #: The means of its value and of its squared value over all users, absent ones counting 0.
+    mean: float
+    square: float
+    #: The mean sum of squared values of a whole record.
+    energy: float
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What somebody wants to learn, before any mechanism is chosen.
+
+    With `central_epsilon` the guarantee is asked for in the shuffled model, with `delta`, and epsilon is solved for.
+    """
+
+    quantity: Quantity
+    epsilon: float
+    max_entries: int
+    values: ValueKind = "set"
+    unit: Unit = "record"
+    distance: float | None = None
+    delta: float = 0.0
+    users: int = 100_000
+    keys: int = 1000
+    central_epsilon: float | None = None
+    family: Literal["walsh", "prf"] = "walsh"
+    #: Middle of the value range as a share of its largest value.
+    center: float = 0.0
+    #: Whether keys are not known beforehand.
+    open: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= 16:
+            raise Refused(f"epsilon must be above 0 and at most 16, not {self.epsilon:g}.")
+        if not 1 <= self.users <= 1 << 40:
+            raise Refused(f"users must be between 1 and 2^40, not {self.users}.")
+        if not 1 <= self.max_entries <= 1 << 16:
+            raise Refused(f"max_entries must be between 1 and 65536, not {self.max_entries}.")
+        if not 1 <= self.keys <= 1 << 64:
+            raise Refused(f"keys must be between 1 and 2^64, not {self.keys}.")
+        if not self.open and self.keys >= 1 << LARGEST_BITS:
+            raise Refused(
+                f"A closed vocabulary has fewer than 2^{LARGEST_BITS} keys, not {self.keys}; use an open one."
+            )
+        if self.distance is not None and not 0 < self.distance <= 1 << 20:
+            raise Refused(f"The distance must be above 0 and at most 2^20, not {self.distance:g}.")
+
+
+class Mechanism(BaseModel, ABC):
+    """Base of all mechanisms; see the module docstring for what a subclass supplies."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: One word, used in task files and on the command line.
+    name: ClassVar[str]
+    #: One line for tables.
+    summary: ClassVar[str]
+    #: Whether it works with closed vocabularies only.
+    closed_only: ClassVar[bool] = False
+    #: How estimates are refined unless asked otherwise; anything but "none" is biased.
+    refinement: ClassVar[Refinement] = "none"
+    #: Parameters that follow from others unless given; chosen anew when a mechanism is shrunk for enumeration.
+    chosen: ClassVar[frozenset[str]] = frozenset()
+
+    epsilon: float = Field(ge=1e-6, le=16, allow_inf_nan=False, description="privacy parameter of one report")
+    max_entries: int = Field(ge=1, le=1 << 16, description="entries of a record that count")
+    values: ValueKind = Field(default="set", description="sets of keys, or signed values per key")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "name" in cls.__dict__:
+            known = {mechanism_code(other): other for other in registered if other != cls.name}
+            if mechanism_code(cls.name) in known:
+                raise TypeError(
+                    f"{cls.name} has the wire code of {known[mechanism_code(cls.name)]}: rename it"
+                )
+            registered[cls.name] = cls
+
+    def _fill(self, **values: Any) -> None:
+        """Set parameters that were left at their 'choose for me' default, during validation only."""
+        self.__dict__.update(values)
+
+    # What is promised
+
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """The proven guarantee of one report."""
+
+    @property
+    def limits_entries(self) -> bool:
+        """Whether records longer than max_entries are sampled down before randomizing."""
+        return True
+
+    @property
+    def refuses_longer(self) -> bool:
+        """Whether the guarantee does not cover records with more than max_entries entries."""
+        return False
+
+    @property
+    def centered(self) -> bool:
+        """Whether the middle of the value range is encoded as 0 (needs the frequency to undo)."""
+        return False
+
+    @property
+    def sided(self) -> bool:
+        """Whether a key has two codes, one for each sign of its value."""
+        return False
+
+    @property
+    @abstractmethod
+    def quantities(self) -> tuple[Quantity, ...]:
+        """What can be estimated, the main thing first."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Sentences that must stand beside every estimate: what is assumed, and what is not unbiased."""
+        return ()
+
+    # On the device
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The fields of a report; the first is the public seed."""
+
+    @property
+    def seeds_per_report(self) -> int:
+        """Public seeds to draw for a report; it carries the one that it uses."""
+        return 1
+
+    @abstractmethod
+    def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
+        """Reports [n, fields] for a batch of records and their seeds [n * seeds_per_report].
+
+        Pure given its arguments.
+
+        One record is a batch of one: the same lines run interpreted for a few records and compiled
+        for many, so batch and single reports have the same law by construction.
+        """
+
+    def miniature(self) -> Mechanism:
+        """The same mechanism with outcomes few enough to enumerate, if this one has too many."""
+        return self
+
+    # On the server
+
+    @abstractmethod
+    def totals_shape(self, keys: Keys) -> tuple[int, ...]:
+        """Of the integers to which reports are added; keys that cannot be served are refused."""
+
+    def keeps_reports(self, keys: Keys) -> bool:
+        """Whether the state must keep reports because there is no array to add them to."""
+        return False
+
+    def empty(self, keys: Keys) -> State:
+        """The state of no reports."""
+        kept = self.keeps_reports(keys)
+        totals = np.zeros((0,) if kept else self.totals_shape(keys), dtype=np.int64)
+        return State(totals, np.zeros((0, self.layout.width if kept else 0), dtype=np.uint8))
+
+    @abstractmethod
+    def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
+        """Add reports to a state, in place."""
+
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> NDArray[np.int64]:
+        """How much each report speaks for these keys together: what an attacker would look at."""
+        raise Refused(
+            f"Mechanism {self.name} has no score of its reports; only the exact audit works for it."
+        )
+
+    @abstractmethod
+    def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
+        """Unbiased estimates for the asked keys, with variances."""
+
+    def measurements(self, state: State, keys: Keys) -> Measurements | None:
+        """Where fewer measurements than keys are made: those measurements, for all keys to be recovered from."""
+        return None
+
+    # For planning
+
+    def variance(
+        self,
+        quantity: Quantity,
+        users: int,
+        frequency: float = 0.0,
+        mean: float = 0.0,
+        square: float | None = None,
+        energy: float | None = None,
+    ) -> float:
+        """Variance of the estimate for one key, in scaled units, averaged over the public hashes.
+
+        The key's frequency, mean and square, and the energy of records, are those of `Held`. Left out,
+        values are +1 or -1 (square is the frequency), and records are full (energy is max_entries).
+        """
+        square = frequency if square is None else square
+        energy = self.max_entries if energy is None else energy
+        return self.variance_for(quantity, users, Held(frequency, mean, square, energy))
+
+    @abstractmethod
+    def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
+        """The formula behind `variance`, the same that draws the error bars."""
+
+    @classmethod
+    @abstractmethod
+    def candidates(cls, goal: Goal) -> Iterator[Mechanism]:
+        """Instances worth trying for a goal; none if it is out of reach."""
+
+
+def mechanism_code(name: str) -> int:
+    """The 16-bit number of a mechanism in file headers."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:2], "little")

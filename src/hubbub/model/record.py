@@ -1,0 +1,162 @@
+"""Records: one user's sparse vector, and batches of them as flat arrays.
+
+The rules for untidy records, in one place:
+
+| what | rule |
+|---|---|
+| a value that is NaN, infinite or no number | refused |
+| a value outside the task's range | clipped to the range, counted |
+| a value of 0 in a set | the key is not in the set: left out, counted |
+| a set value other than 0 or 1 | refused |
+| a key twice (tables only) | the last one counts, the rest are counted |
+| more entries than max_entries | a uniform sample of them, counted (not where the mechanism needs no limit) |
+| no entries at all | fine: the report hides that, too |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.primitives.coins import Coins, begin_record, below, run_kernel
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import kernel
+
+UInt64s = NDArray[np.uint64]
+Int64s = NDArray[np.int64]
+
+#: Values in [-1, 1] are held as integers in units of 2^-30.
+GRID = 1 << 30
+
+#: What a user may hand in as a record: a map key -> value, or just keys (a set).
+Record = Mapping[Any, Any] | Iterable[Any]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What happened to records on the way in."""
+
+    records: int = 0
+    entries: int = 0
+    clipped: int = 0
+    absent: int = 0
+    repeated: int = 0
+    sampled_records: int = 0
+    dropped_entries: int = 0
+
+    def __add__(self, other: Summary) -> Summary:
+        return Summary(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    def words(self) -> str:
+        """One line for people; only what happened is mentioned."""
+        parts = [f"{self.records:,} records with {self.entries:,} entries"]
+        notes = (
+            (self.clipped, "values clipped to the range"),
+            (self.absent, "zero entries of sets left out"),
+            (self.repeated, "repeated keys (last one kept)"),
+            (self.sampled_records, f"records sampled down ({self.dropped_entries:,} entries dropped)"),
+        )
+        return "; ".join(parts + [f"{count:,} {what}" for count, what in notes if count])
+
+
+@dataclass(frozen=True)
+class Entries:
+    """A batch of encoded records: record i owns the slice offsets[i] : offsets[i + 1]."""
+
+    ids: UInt64s
+    values: Int64s
+    offsets: Int64s
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def slice(self, start: int, stop: int) -> Entries:
+        """Records start .. stop - 1."""
+        first, last = self.offsets[start], self.offsets[stop]
+        return Entries(
+            self.ids[first:last],
+            self.values[first:last],
+            self.offsets[start : stop + 1] - self.offsets[start],
+        )
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The linear map between a value and the number in [-1, 1] that is randomized."""
+
+    kind: str
+    low: float
+    high: float
+    center: float
+    half: float
+
+    def encode(self, values: NDArray[np.float64]) -> tuple[Int64s, Int64s]:
+        """Values as grid integers, and which of them had to be clipped."""
+        if not np.isfinite(values).all():
+            raise Refused("A value is not a finite number; only finite numbers can be collected.")
+        if self.kind == "set":
+            if not np.isin(values, (0.0, 1.0)).all():
+                raise Refused("A set has no values other than 0 and 1; give the task a range for values.")
+            return values.astype(np.int64) * GRID, np.zeros(len(values), dtype=np.int64)
+        inside = np.clip(values, self.low, self.high)
+        scaled = np.rint((inside - self.center) / self.half * GRID).astype(np.int64)
+        return np.clip(scaled, -GRID, GRID), (inside != values).astype(np.int64)
+
+
+def plain_record(record: Record) -> dict[Any, float]:
+    """A record as a map from key to number."""
+    if isinstance(record, str | bytes) or not isinstance(record, Iterable):
+        raise Refused("A record is a map from key to value, or a collection of keys; this is neither.")
+    items = record.items() if isinstance(record, Mapping) else ((key, 1.0) for key in record)
+    plain: dict[Any, float] = {}
+    for key, value in items:
+        if isinstance(key, bool) or not isinstance(key, str | int | np.integer):
+            raise Refused(f"A key must be text or a whole number, not {type(key).__name__}.")
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise Refused(f"The value of key {str(key)!r} is not a number.") from None
+        if not math.isfinite(number):
+            raise Refused(f"The value of key {str(key)!r} is {number}; only finite numbers can be collected.")
+        plain[str(key)] = number
+    return plain
+
+
+@kernel
+def _sample_down(tape: Any, start: int, count: int, offsets: Any, limit: int, order: Any) -> None:
+    """Move a uniform sample of `limit` entries to the front of every longer record (Fisher-Yates)."""
+    for i in range(start, count):
+        if not begin_record(tape, i):
+            return
+        first = offsets[i]
+        length = offsets[i + 1] - first
+        for j in range(length):
+            order[first + j] = first + j
+        if length > limit:
+            for j in range(limit):
+                other = j + below(tape, length - j)
+                order[first + j], order[first + other] = order[first + other], order[first + j]
+
+
+def sample_down(entries: Entries, limit: int, coins: Coins) -> tuple[Entries, Summary]:
+    """Keep a uniform sample of `limit` entries of every record that has more."""
+    lengths = np.diff(entries.offsets)
+    long = lengths > limit
+    if not long.any():
+        return entries, Summary()
+    order = np.zeros(len(entries.ids), dtype=np.int64)
+    run_kernel(_sample_down, coins, len(entries), entries.offsets, limit, order)
+    place = np.arange(len(order)) - np.repeat(entries.offsets[:-1], lengths)
+    kept = order[place < limit]
+    offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, limit))]).astype(np.int64)
+    dropped = int((lengths[long] - limit).sum())
+    summary = Summary(sampled_records=int(long.sum()), dropped_entries=dropped)
+    return Entries(entries.ids[kept], entries.values[kept], offsets), summary

@@ -1,0 +1,109 @@
+"""Files that carry reports or a state: header, the task if wanted, payload, checksum.
+
+    magic "hubb" | kind | version | mechanism code | task digest | count | task length | payload length
+    task (canonical JSON, may be empty) | payload | 16-byte BLAKE2b of all that comes before
+
+Kind, version, mechanism and digest are compared one by one, so that the message says which is off. The
+checksum finds accidents (truncation, flipped bits), not forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from hubbub.primitives.errors import Refused
+
+MAGIC = b"hubb"
+VERSION = 1
+KINDS = {b"R": "reports", b"S": "state", b"A": "release data"}
+_HEADER = struct.Struct("<4scBH16sQQQ")
+_CHECK = 16
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The contents of one file."""
+
+    kind: bytes
+    mechanism: int
+    digest: bytes
+    count: int
+    task: bytes | memoryview
+    payload: bytes | memoryview
+
+    def seal(self) -> bytes:
+        """The file's bytes."""
+        header = _HEADER.pack(
+            MAGIC,
+            self.kind,
+            VERSION,
+            self.mechanism,
+            self.digest,
+            self.count,
+            len(self.task),
+            len(self.payload),
+        )
+        body = b"".join([header, self.task, self.payload])
+        return body + hashlib.blake2b(body, digest_size=_CHECK).digest()
+
+
+def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | None = None) -> Envelope:
+    """Read an envelope back; whatever is wrong with it is refused in one sentence."""
+    if len(data) < _HEADER.size + _CHECK or data[:4] != MAGIC:
+        raise Refused(f"{source} is not a hubbub file, or its beginning is missing.")
+    _, found, version, mechanism, digest, count, task_length, length = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise Refused(f"{source} has format version {version}; this hubbub reads version {VERSION}.")
+    if found not in KINDS:
+        raise Refused(f"{source} holds an unknown kind of content ({found!r}).")
+    if kind is not None and found != kind:
+        raise Refused(f"{source} holds {KINDS[found]}, but {KINDS[kind]} are needed here.")
+    expected = _HEADER.size + task_length + length + _CHECK
+    if len(data) != expected:
+        state = "truncated" if len(data) < expected else "longer than it says"
+        raise Refused(f"{source} is {state}: {len(data)} bytes where its header asks for {expected}.")
+    if hashlib.blake2b(data[:-_CHECK], digest_size=_CHECK).digest() != data[-_CHECK:]:
+        raise Refused(f"{source} is damaged: its checksum does not match.")
+    middle = _HEADER.size + task_length
+    return Envelope(found, mechanism, digest, count, data[_HEADER.size : middle], data[middle:-_CHECK])
+
+
+def read_file(path: str | Path) -> bytes:
+    """The bytes of a file, or a sentence why not."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as problem:
+        raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Write a file whole or not at all; an older file stays until the new one is complete."""
+    target = Path(path)
+    name = None
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(name).chmod(0o666 & ~mask)
+        os.replace(name, target)
+        name = None
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # until then a power cut could bring the old name back
+        finally:
+            os.close(folder)
+    except BaseException as problem:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(problem, OSError):
+            raise Refused(f"{path} cannot be written: {problem.strerror or problem}.") from None
+        raise

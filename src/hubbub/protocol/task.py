@@ -1,0 +1,176 @@
+"""The task: one immutable description shared by device, server and analyst.
+
+A task is a TOML file. Its canonical form (JSON with sorted keys) has a digest that every batch and state
+carries, so reports can never be counted under another description than the one they were made for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import tomllib
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
+from hubbub.model.mechanism import Mechanism, mechanism_code
+from hubbub.model.record import Scale
+from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.errors import Refused, explain
+
+#: Rules that the first published task files did not have.
+_LATER_RULES = ("precision", "keep_reports")
+
+
+class Task(BaseModel):
+    """Keys, values, mechanism and collection rules."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    name: str = Field(min_length=1, max_length=100, description="what is collected, in a few words")
+    low: float = Field(default=-1.0, allow_inf_nan=False, description="smallest value (signed values)")
+    high: float = Field(default=1.0, allow_inf_nan=False, description="largest value (signed values)")
+    period: Literal["once", "day", "week", "month"] = Field(
+        default="once", description="how often a device may report"
+    )
+    reports_per_period: int = Field(default=1, ge=1, le=1000, description="fresh reports in one period")
+    minimum_reports: int = Field(default=0, ge=0, description="no estimates below this many reports")
+    precision: Literal["minute", "hour", "day"] = Field(
+        default="hour", description="how exactly the collector keeps times of arrival"
+    )
+    keep_reports: bool = Field(
+        default=True, description="whether the collector keeps reports that are in its state"
+    )
+    keys: Keys
+    mechanism: SerializeAsAny[Mechanism]
+
+    @field_validator("mechanism", mode="before")
+    @classmethod
+    def _known_mechanism(cls, data: Any) -> Any:
+        if isinstance(data, Mechanism):
+            return data
+        if not isinstance(data, dict) or "name" not in data:
+            raise ValueError("a table with the mechanism's name and parameters is needed")
+        return make_mechanism(**data)
+
+    @field_serializer("mechanism")
+    def _named_mechanism(self, mechanism: Mechanism) -> dict[str, Any]:
+        return {"name": mechanism.name, **mechanism.model_dump(exclude_none=True)}
+
+    @model_validator(mode="after")
+    def _check(self) -> Task:
+        if not self.low < self.high:
+            raise ValueError(f"the value range {self.low:g}:{self.high:g} is empty")
+        if self.mechanism.sided and self.keys.kind == "closed" and 2 * self.keys.count >= 1 << self.keys.bits:
+            raise ValueError(
+                f"two-sided keys need more than {self.keys.bits} bits per code; set keys.bits higher"
+            )
+        return self
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The task as bytes that depend on nothing but its content.
+
+        What is at its default is left out, so that a parameter that a later version adds does not change the
+        digest of older tasks. (Hence a default, once published, never changes.)
+        """
+        parts = self.model_dump(exclude_none=True, exclude_defaults=True)
+        parts["format"] = self.format
+        parts["mechanism"] = {
+            "name": self.mechanism.name,
+            **self.mechanism.model_dump(exclude_none=True, exclude_defaults=True),
+        }
+        return json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Sixteen bytes that stand for this task."""
+        return hashlib.sha256(self.canonical).digest()[:16]
+
+    @property
+    def code(self) -> int:
+        """The mechanism's number in file headers."""
+        return mechanism_code(self.mechanism.name)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What one report promises."""
+        promise = self.mechanism.guarantee()
+        if promise.distance is None:
+            return promise
+        return dataclasses.replace(promise, distance=promise.distance * self.scale.half)
+
+    @cached_property
+    def scale(self) -> Scale:
+        """How values map to [-1, 1]."""
+        if self.mechanism.values == "set":
+            return Scale("set", 0.0, 1.0, 0.0, 1.0)
+        if self.mechanism.centered:
+            center, half = (self.low + self.high) / 2, (self.high - self.low) / 2
+        else:
+            center, half = 0.0, max(abs(self.low), abs(self.high))
+        return Scale("signed", self.low, self.high, center, half)
+
+    def to_toml(self) -> str:
+        """The task file's text. Rules that came later are left out at their default: older hubbubs read it, too."""
+        data = self.model_dump(exclude_none=True)
+        for name in _LATER_RULES:
+            if data[name] == type(self).model_fields[name].default:
+                del data[name]
+        tables = {key: data.pop(key) for key in ("keys", "mechanism")}
+        lines = [f"{key} = {_toml(value)}" for key, value in data.items()]
+        for name, table in tables.items():
+            lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        return "\n".join(lines) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the task file."""
+        write_atomic(path, self.to_toml().encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Task:
+        """Read a task file; whatever is wrong with it is refused in one sentence."""
+        data = read_file(path)
+        try:
+            return cls.parse(tomllib.loads(data.decode()))
+        except Refused as problem:
+            raise Refused(f"{path}: {problem}") from None
+        except (ValueError, RecursionError) as problem:  # broken TOML, not UTF-8, a number of 5000 digits
+            raise Refused(f"{path} is not a task file: {problem}.") from None
+
+    @classmethod
+    def parse(cls, data: dict[str, Any]) -> Task:
+        """A task from plain data."""
+        try:
+            return cls.model_validate(data)
+        except ValidationError as problem:
+            raise Refused(explain(problem)) from None
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return str(value)

@@ -1,0 +1,58 @@
+"""Run a task on a simulated crowd. Seeded and therefore insecure: for learning what would be learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.device.client import privatize
+from hubbub.model.mechanism import Quantity
+from hubbub.model.record import GRID, Entries, Summary
+from hubbub.model.state import State
+from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
+from hubbub.protocol.task import Task
+from hubbub.server.fold import aggregate
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a simulated collection produced."""
+
+    packed: NDArray[np.uint8]
+    state: State
+    summary: Summary
+
+
+def simulate(
+    task: Task,
+    entries: Entries,
+    seed: int,
+    progress: Callable[[str, int], None] = lambda step, done: None,
+) -> Simulation:
+    """Privatize, pack and aggregate a crowd with repeatable coins."""
+    coins, seeds = InsecureCoins(seed), SimulatedSeeds(seed + 1)
+    packed, summary = privatize(task, entries, coins, seeds, lambda done: progress("privatizing", done))
+    state = aggregate(task, packed, progress=lambda done: progress("aggregating", done))
+    return Simulation(packed, state, summary)
+
+
+def true_values(
+    task: Task, entries: Entries, quantity: Quantity, ids: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """What an estimate of these keys should have been, in the task's units (NaN where nobody has the key)."""
+    known, place = np.unique(entries.ids, return_inverse=True)
+    users = max(len(entries), 1)
+    held = np.bincount(place, minlength=len(known))
+    values = task.scale.center * held + task.scale.half * np.bincount(
+        place, weights=entries.values / GRID, minlength=len(known)
+    )
+    where = np.searchsorted(known, ids)
+    where[where == len(known)] = 0
+    found = known[where] == ids if len(known) else np.zeros(len(ids), dtype=bool)
+    if quantity == "conditional":
+        return np.where(found, values[where] / np.maximum(held[where], 1), np.nan)
+    column = held / users if quantity == "frequency" else values / users
+    return np.where(found, column[where], 0.0)
