@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.primitives.coins import UNIT, favoured_weight
 from hubbub.primitives.errors import Refused, optional
+from hubbub.primitives.samplers import UNIT, favoured_weight
 from hubbub.privacy.compose import compose
 from hubbub.privacy.shuffle import Crowd, any_mechanism, response
 from page import LIGHT, STRONG, Headline, Section, amount, duration, prose, table, times

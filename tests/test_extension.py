@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,37 +26,25 @@ from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Goal, Held, Moments, mechanism_code, registered
 from hubbub.plan.ranking import rank
-from hubbub.primitives.coins import begin_record, below, chance, run_kernel
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.samplers import randomized_response
+from hubbub.primitives.wire import WireField
 from hubbub.protocol.task import Task
 from hubbub.simulation.populations import distinct_population
 
 
-@kernel
-def answer(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    bucket: Any,
-    buckets: int,
-    favoured: int,
-    other: int,
-    reports: Any,
-) -> None:
+class Shape(NamedTuple):
+    buckets: int
+    favoured: int
+    other: int
+
+
+@per_record
+def answer(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
     """The key's bucket with weight `favoured`, any other with weight `other`; any at all without a key."""
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        first = offsets[i]
-        if offsets[i + 1] == first:
-            reports[i, 0] = below(tape, buckets)
-        elif chance(tape, favoured, favoured + (buckets - 1) * other):
-            reports[i, 0] = bucket[first]
-        else:
-            place = below(tape, buckets - 1)
-            reports[i, 0] = place + 1 if place >= bucket[first] else place
+    first = records.offsets[i]
+    truth = records.bucket[first] if records.offsets[i + 1] > first else -1
+    reports[i, 0] = randomized_response(tape, truth, shape.buckets, shape.favoured, shape.other)
 
 
 def define_toy(toy_name: str = "toy") -> Any:
@@ -89,9 +77,8 @@ def define_toy(toy_name: str = "toy") -> Any:
         def report_fields(self) -> Any:
             return (WireField("bucket", self.buckets),)
 
-        def respond(self, coins: Any, entries: Any, bucket: Any, sign: Any, reports: Any) -> None:
-            shape = (entries.offsets, bucket, self.buckets, *self.weights, reports)
-            run_kernel(answer, coins, len(entries), *shape)
+        def kernel_and_shape(self) -> Any:
+            return answer, Shape(self.buckets, *self.weights)
 
         def votes(self, reports: Any) -> Any:
             return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)

@@ -10,7 +10,7 @@ from measuring import check_accuracy
 
 from hubbub.checks.conformance import check_privacy
 from hubbub.mechanisms.registry import make_mechanism
-from hubbub.mechanisms.repeated import Repeated, _respond
+from hubbub.mechanisms.repeated import Repeated
 from hubbub.primitives.errors import Refused
 
 MODES = {"sets": "set", "signed": "signed", "events": "signed"}
@@ -70,10 +70,9 @@ def test_long_records_are_sampled_down_in_unit_entry() -> None:
 class Unshuffled(Repeated):
     """The same with answers in the order of the entries."""
 
-    def respond(self, coins: Any, entries: Any, bucket: Any, sign: Any, reports: Any) -> None:
-        record = (entries.offsets, entries.values, bucket, sign)
-        shape = (self.kind, self.max_entries, False, self.outcomes, *self.weights)
-        _respond(coins, 0, len(entries), record, shape, reports)
+    def kernel_and_shape(self) -> Any:
+        respond, shape = super().kernel_and_shape()
+        return respond, shape._replace(shuffled=False)
 
 
 def test_shuffling_the_places_is_needed() -> None:

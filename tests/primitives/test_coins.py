@@ -19,28 +19,21 @@ from hubbub.checks.conformance import _crowd, _Words, task_for
 from hubbub.checks.exact import Enumeration, laplace_law
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.record import sample_down
-from hubbub.primitives import coins
 from hubbub.primitives import kernel as kernels
-from hubbub.primitives.coins import (
-    RESERVE,
+from hubbub.primitives import samplers
+from hubbub.primitives.batch import RESERVE, per_record, run_kernel
+from hubbub.primitives.coins import InsecureCoins, SecretCoins, SimulatedSeeds, SystemSeeds, _Sampler
+from hubbub.primitives.samplers import (
     UNIT,
-    InsecureCoins,
-    SecretCoins,
-    SimulatedSeeds,
-    SystemSeeds,
     TapeEmpty,
-    _clamped_laplace,
-    _Sampler,
     accept_exp,
-    begin_record,
     below,
     chance,
     clamped_laplace,
     favoured_weight,
     random_sign,
-    run_kernel,
+    sample_clamped_laplace,
 )
-from hubbub.primitives.kernel import kernel
 
 # Weights
 
@@ -172,7 +165,7 @@ def check_laplace_tree(numerator: int, denominator: int, value: int, limit: int,
     """No outcome of the real sampler differs from the formula by more than what was cut off its tree."""
 
     def run(tree: Tree) -> int:
-        return int(_clamped_laplace.function(tree, value, numerator, denominator, limit))
+        return int(sample_clamped_laplace.function(tree, value, numerator, denominator, limit))
 
     found, cut = Tree(smallest).law(run)
     assert cut < 0.03
@@ -207,7 +200,7 @@ def test_laplace_sampler_by_its_outer_tree(
         yes = math.exp(-numerator / denominator)
         return tape.branch([1 - yes, yes]) == 1
 
-    monkeypatch.setattr(coins, "accept_exp", accept)
+    monkeypatch.setattr(samplers, "accept_exp", accept)
     check_laplace_tree(numerator, denominator, value, limit, 1e-6)
 
 
@@ -223,35 +216,25 @@ def test_laplace_law_that_privacy_proofs_use(scale: float, value: int, limit: in
 # Compiled samplers
 
 
-@kernel
-def draw_below(tape: Any, start: int, count: int, bound: int, drawn: Any) -> None:
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        drawn[i] = below(tape, bound)
+@per_record
+def draw_below(tape: Any, i: int, records: Any, bound: int, drawn: Any) -> None:
+    drawn[i] = below(tape, bound)
 
 
-@kernel
-def draw_chance(tape: Any, start: int, count: int, numerator: int, denominator: int, drawn: Any) -> None:
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        drawn[i] = 1 if chance(tape, numerator, denominator) else 0
+@per_record
+def draw_chance(tape: Any, i: int, records: Any, odds: Any, drawn: Any) -> None:
+    drawn[i] = 1 if chance(tape, odds[0], odds[1]) else 0
 
 
-@kernel
-def draw_noise(
-    tape: Any, start: int, count: int, numerator: int, denominator: int, limit: int, drawn: Any
-) -> None:
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        drawn[i] = clamped_laplace(tape, 1, numerator, denominator, limit)
+@per_record
+def draw_noise(tape: Any, i: int, records: Any, scale_and_limit: Any, drawn: Any) -> None:
+    numerator, denominator, limit = scale_and_limit
+    drawn[i] = clamped_laplace(tape, 1, numerator, denominator, limit)
 
 
-def bulk(batch: Any, seed: int, *arguments: int, count: int = 40_000) -> NDArray[np.int64]:
+def bulk(batch: Any, seed: int, shape: Any, count: int = 40_000) -> NDArray[np.int64]:
     drawn = np.zeros(count, dtype=np.int64)
-    run_kernel(batch, InsecureCoins(seed), count, *arguments, drawn)
+    run_kernel(batch, InsecureCoins(seed), count, 0, shape, drawn)
     return drawn
 
 
@@ -282,14 +265,14 @@ def test_compiled_below_is_uniform() -> None:
 
 def test_compiled_chance() -> None:
     """False-alarm rate at most 1e-6; a chance 30% too large is rejected."""
-    hits = int(bulk(draw_chance, 4, 3, 10).sum())
+    hits = int(bulk(draw_chance, 4, (3, 10)).sum())
     assert fits([hits, 40_000 - hits], [0.3, 0.7])
     assert not fits([hits, 40_000 - hits], [0.39, 0.61])
 
 
 def test_compiled_laplace() -> None:
     """False-alarm rate at most 1e-6; a scale 30% off is rejected."""
-    drawn = bulk(draw_noise, 5, 7, 2, 8)
+    drawn = bulk(draw_noise, 5, (7, 2, 8))
 
     def law(scale: float) -> list[float]:
         return [mass for _, mass in sorted(discrete_laplace(scale, 1, 8).items())]
@@ -303,15 +286,12 @@ def test_compiled_laplace() -> None:
 # The tape
 
 
-@kernel
-def draw_sums(tape: Any, start: int, count: int, words: int, drawn: Any) -> None:
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        total = 0
-        for _ in range(words):
-            total += below(tape, 1024)
-        drawn[i] = total
+@per_record
+def draw_sums(tape: Any, i: int, records: Any, words: int, drawn: Any) -> None:
+    total = 0
+    for _ in range(words):
+        total += below(tape, 1024)
+    drawn[i] = total
 
 
 def test_records_that_need_more_words_than_the_reserve() -> None:
@@ -332,7 +312,7 @@ def test_records_that_need_more_words_than_the_reserve() -> None:
 
     count, words = 5000, 5 * RESERVE
     drawn = np.zeros(count, dtype=np.int64)
-    run_kernel(Watched(), InsecureCoins(3), count, words, drawn)  # type: ignore[arg-type]
+    run_kernel(Watched(), InsecureCoins(3), count, 0, words, drawn)  # type: ignore[arg-type]
     stream = InsecureCoins(3)
     expected = [int((stream.words(words) & 1023).sum()) for _ in range(count)]
     assert drawn.tolist() == expected

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from helpers import GOLDEN, only_refused, refused, steady
 from hubbub.mechanisms.registry import mechanisms
-from hubbub.primitives.wire import Field, Layout
+from hubbub.primitives.wire import Layout, WireField
 from hubbub.protocol.task import Task
 
 WIRE = json.loads((GOLDEN / "wire.json").read_text())
 
 
 def layout_of(*limits: int) -> Layout:
-    return Layout(tuple(Field(f"field {place}", limit) for place, limit in enumerate(limits)))
+    return Layout(tuple(WireField(f"field {place}", limit) for place, limit in enumerate(limits)))
 
 
 # Golden bytes
@@ -75,7 +75,7 @@ def test_packing_is_little_endian_bit_by_bit(case: tuple[Layout, list[list[int]]
 
 @pytest.mark.parametrize(("limit", "bits"), [(1, 0), (2, 1), (3, 2), (256, 8), (257, 9), (1 << 64, 64)])
 def test_bits_of_a_field(limit: int, bits: int) -> None:
-    assert Field("x", limit).bits == bits
+    assert WireField("x", limit).bits == bits
 
 
 @pytest.mark.parametrize("limits", [(5, 7, 300), (8, 8, 1000), (2, 3), (256, 256)])
@@ -95,7 +95,7 @@ def test_every_report_has_exactly_one_encoding(limits: tuple[int, ...]) -> None:
 
 
 def test_what_is_wrong_with_a_report_is_said() -> None:
-    layout = Layout((Field("seed", 16), Field("bucket", 5), Field("side", 2)))
+    layout = Layout((WireField("seed", 16), WireField("bucket", 5), WireField("side", 2)))
     assert layout.width == 1
     assert layout.unpack(bytes([0b1_100_1111])).tolist() == [[15, 4, 1]]
     with refused("Report 1 is not valid", "bucket is not below 5"):

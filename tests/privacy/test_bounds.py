@@ -11,7 +11,7 @@ from enumerated import divergence, exact_delta, favouring
 from helpers import refused
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Mechanism
-from hubbub.primitives.coins import UNIT, favoured_weight
+from hubbub.primitives.samplers import UNIT, favoured_weight
 from hubbub.privacy import bounds
 from hubbub.privacy.bounds import (
     BOUNDS,

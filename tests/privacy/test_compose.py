@@ -13,7 +13,7 @@ import pytest
 from enumerated import exact_pair
 
 from helpers import refused, small_task
-from hubbub.primitives.coins import UNIT, favoured_weight
+from hubbub.primitives.samplers import UNIT, favoured_weight
 from hubbub.privacy.compose import Round, compose, read_rounds, write_rounds
 from hubbub.privacy.shuffle import Crowd, any_mechanism, crowd_of, response
 

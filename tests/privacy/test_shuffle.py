@@ -17,8 +17,8 @@ from hubbub.checks.exact import law_of, small_records
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Mechanism
-from hubbub.primitives.coins import UNIT, favoured_weight
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.samplers import UNIT, favoured_weight
 from hubbub.privacy.bounds import lower_bound, published
 from hubbub.privacy.shuffle import (
     Crowd,

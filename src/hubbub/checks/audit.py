@@ -18,17 +18,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.device.client import encode_record, privatize
 from hubbub.mechanisms.shared.hashed import Hashed
 from hubbub.model.hashing import hash_entries
 from hubbub.model.record import Entries
+from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.coins import Coins, SecretCoins
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
-
-UInt64s = NDArray[np.uint64]
 
 #: Reports that differ in more ways than this are compared by their score only.
 _FEW = 4096
@@ -193,7 +191,7 @@ def _sample(task: Task, record: dict[str, float], samples: int, seeds: UInt64s, 
 
 def _views(
     task: Task, one: UInt64s, two: UInt64s, first: dict[str, float], second: dict[str, float]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Int64s, Int64s]:
     """Both sides' reports as small integers: which report it is, or its score where there are too many."""
     both = np.concatenate([one, two])
     # One number per report; only equality matters, so wrapping around is harmless.
@@ -213,7 +211,7 @@ def _views(
     return codes[: len(one)], codes[len(one) :]
 
 
-def _lower_bound(p: NDArray[np.int64], q: NDArray[np.int64], odds: float, delta: float) -> float:
+def _lower_bound(p: Int64s, q: Int64s, odds: float, delta: float) -> float:
     """A lower bound on epsilon that fails with probability at most `odds`.
 
     Events are "one of the m outcomes with the highest ratio"; the training half picks m, the other half is counted.

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.checks.exact import Law, law_of, small_records, worst_ratio
 from hubbub.mechanisms.registry import mechanisms
@@ -28,8 +27,6 @@ from hubbub.primitives.kernel import BULK
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 from hubbub.simulation.rehearsal import simulate
-
-Floats = NDArray[np.float64]
 
 #: Widths of a two-sided normal test with a false-alarm rate of 1e-6 or less, small samples allowed for.
 SIGMAS = 6.0

@@ -1,1 +1,1 @@
-"""Everything that may run on a user's device: light imports only, no server code."""
+"""What runs where the record is: client, ledger, uploader. Light imports only."""

@@ -15,17 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Bools, Bytes, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, Rejected
-
-Bytes = NDArray[np.uint8]
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
-Bools = NDArray[np.bool_]
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 

@@ -20,18 +20,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.engines.arrow import NO_ID, OTHER_TASK, IdHash, add_rows, check_columns, named, rows_of, task_in
 from hubbub.engines.manifest import GroupKey, Manifest
 from hubbub.engines.pool import Run, cores, workers
 from hubbub.model.state import State
+from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, Rejected, count_reasons
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
 
 #: Bytes of reports, and rows, that are read at a time.
 _READ, _ROWS = 1 << 23, 1 << 17

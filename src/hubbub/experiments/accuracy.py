@@ -6,17 +6,14 @@ import hashlib
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.experiments.runner import Row
 from hubbub.model.mechanism import Mechanism, Quantity
 from hubbub.model.record import Entries
+from hubbub.primitives.arrays import Floats, UInt64s
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
 from hubbub.simulation.rehearsal import simulate
-
-Floats = NDArray[np.float64]
-UInt64s = NDArray[np.uint64]
 
 #: Entries that are privatized at a time: long records of many users would need gigabytes at once.
 _ENTRIES = 1 << 22

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Floats
 from hubbub.release.design import Algorithm, Goal
 from hubbub.release.part import Estimator
 from hubbub.release.publisher import simulate
 from hubbub.release.trials import ones_after, simulate_heights
 
 Row = dict[str, Any]
-Floats = NDArray[np.float64]
 
 #: The paper's bound on values in all experiments.
 BETA = 5000.0

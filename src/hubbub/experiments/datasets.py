@@ -32,12 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.model.record import GRID, Entries, sample_down
+from hubbub.primitives.arrays import Floats, Int64s
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.errors import Refused
 from hubbub.simulation.populations import Population
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.experiments.accuracy import largest_error, seed_of, total_variation_error
 from hubbub.experiments.runner import Comparison, Experiment, Job, Request, Row, averaged
@@ -21,10 +20,10 @@ from hubbub.mechanisms.freq_est import BitRates, FreqEst, cut_off
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import GRID, Entries
+from hubbub.primitives.arrays import Floats
 from hubbub.protocol.task import Task
 from hubbub.simulation.rehearsal import simulate
 
-Floats = NDArray[np.float64]
 Shape = Literal["equal", "skewed"]
 
 LOSSES = ("l2_squared", "l1", "l_inf")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.experiments import wang_pages
 from hubbub.experiments.accuracy import coverage, largest_error, total_variation_error
@@ -24,13 +23,12 @@ from hubbub.experiments.runner import Experiment, Job, Request, Row, averaged
 from hubbub.experiments.wang_rates import published_coco
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Mechanism, Moments
+from hubbub.primitives.arrays import Floats
 from hubbub.privacy.bounds import compare, draw
 from hubbub.privacy.bounds import published_setting as published_collision
 from hubbub.protocol.task import Task
 from hubbub.simulation.populations import Population, uniform_population
 from hubbub.simulation.rehearsal import simulate
-
-Floats = NDArray[np.float64]
 
 ENTRIES = (4, 8, 16, 32)
 EPSILONS = (0.001, 0.01, 0.1, 0.2, 0.4, 0.8, 1.0, 1.5, 2.0)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.device.client import privatize
 from hubbub.experiments.runner import Comparison, Experiment, Job, Request, Row
@@ -24,12 +23,12 @@ from hubbub.mechanisms.registry import make_mechanism
 from hubbub.mechanisms.sketch_response import SketchResponse
 from hubbub.model.mechanism import Mechanism, Quantity
 from hubbub.model.record import GRID
+from hubbub.primitives.arrays import Floats, UInt64s
 from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
 from hubbub.primitives.errors import optional
 from hubbub.protocol.task import Task
 from hubbub.simulation.populations import Population, uniform_population
 
-Floats = NDArray[np.float64]
 Rates = tuple[float, float, float]
 
 KEYS, ENTRIES, EPSILON = 128, 8, 0.5
@@ -95,7 +94,7 @@ def named_sides(task: Task, crowd: Population, seed: int) -> tuple[Floats, Float
     reports = mechanism.layout.unpack(packed)
     ids = keys.all_ids()
 
-    def votes(asked: NDArray[np.uint64]) -> Floats:
+    def votes(asked: UInt64s) -> Floats:
         return np.stack(
             [mechanism.scores(keys, reports, asked[i : i + 1]) for i in range(len(asked))], axis=1
         )

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.device.client import privatize
 from hubbub.experiments.accuracy import seed_of, total_variation_error
@@ -25,6 +24,7 @@ from hubbub.mechanisms.sparse_sum import SparseSum
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
+from hubbub.primitives.arrays import Floats, UInt64s
 from hubbub.primitives.coins import InsecureCoins, SeedSource, SimulatedSeeds
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import optional
@@ -32,9 +32,6 @@ from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 from hubbub.server.recovery.pursuit import pursue_noise, pursue_sparsity
 from hubbub.server.recovery.simplex import least_squares, project, project_l1, project_sparse
-
-Floats = NDArray[np.float64]
-UInt64s = NDArray[np.uint64]
 
 ROWS, EPSILON = 500, 1.0
 USERS = [50_000, 100_000, 200_000, 400_000, 600_000, 800_000, 1_000_000]

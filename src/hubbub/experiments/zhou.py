@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.experiments import zhou_pages
 from hubbub.experiments.accuracy import collected, coverage, largest_error, mean_square_error, seed_of
@@ -25,12 +24,9 @@ from hubbub.model.guarantee import Unit
 from hubbub.model.mechanism import Goal, Mechanism
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.ranking import noise, rank
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.kernel import kernel, use_compiled
 from hubbub.simulation.populations import Population, distinct_population
-
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
 
 USERS = 100_000
 DELTA = 1e-5

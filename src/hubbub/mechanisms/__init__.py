@@ -1,1 +1,1 @@
-"""One file per algorithm family; each reads side by side with its paper."""
+"""One file per algorithm, to be read next to its paper: promise, device, server, plan. `shared/` has what several need."""

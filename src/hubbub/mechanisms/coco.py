@@ -11,80 +11,73 @@ with dummy entries in random pairs with random signs, so that the overwriting la
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.mechanisms.collision import nth_other
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.mechanisms.shared.items import plausible
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
-from hubbub.model.record import GRID, Entries
+from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import Coins, begin_record, below, chance, random_sign, run_kernel
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record_in
+from hubbub.primitives.kernel import Kernel, kernel, nth_other
+from hubbub.primitives.samplers import below, chance, random_sign
+from hubbub.primitives.wire import WireField
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+
+class _Shape(NamedTuple):
+    limit: int
+    pairs: int
+    favoured: int
+    other: int
 
 
 @kernel
-def _respond(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    values: Any,
-    bucket: Any,
-    sign: Any,
-    limit: int,
-    pairs: int,
-    favoured: int,
-    other: int,
-    reports: Any,
-) -> None:
-    both = favoured + other
-    total = limit * both + (2 * pairs - 2 * limit) * other
-    last_seen = np.full(pairs, -1, dtype=np.int64)
-    place = np.zeros(limit, dtype=np.int64)
-    hits = np.zeros(limit, dtype=np.int64)
-    members = np.zeros(limit, dtype=np.int64)
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        first = offsets[i]
-        length = offsets[i + 1] - first
-        found = 0
-        for j in range(limit):
-            place[j] = bucket[first + j] if j < length else below(tape, pairs)
-            if last_seen[place[j]] != i:
-                last_seen[place[j]] = i
-                hits[found] = place[j]
-                found += 1
-        if chance(tape, found * both, total):
-            pair = hits[below(tape, found)]
-            sharing = 0
-            for j in range(limit):
-                if place[j] == pair:
-                    members[sharing] = j
-                    sharing += 1
-            winner = members[below(tape, sharing)]
-            if winner < length:
-                side = sign[first + winner] * random_sign(tape, values[first + winner], GRID)
-            else:
-                side = random_sign(tape, 0, 1)
-            if not chance(tape, favoured, both):
-                side = -side
+def _room(shape: Any) -> Any:
+    """Which record hit a pair last; and of this one: the pair of each entry, the pairs hit, entries that share one."""
+    last_seen, place = np.full(shape.pairs, -1, dtype=np.int64), np.zeros(shape.limit, dtype=np.int64)
+    return last_seen, place, np.zeros_like(place), np.zeros_like(place)
+
+
+@per_record_in(_room)
+def _respond(tape: Any, i: int, records: Any, shape: Any, room: Any, reports: Any) -> None:
+    offsets, values, bucket, sign = records
+    last_seen, place, hits, members = room
+    both = shape.favoured + shape.other
+    total = shape.limit * both + (2 * shape.pairs - 2 * shape.limit) * shape.other
+    first = offsets[i]
+    length = offsets[i + 1] - first
+    found = 0
+    for j in range(shape.limit):
+        place[j] = bucket[first + j] if j < length else below(tape, shape.pairs)
+        if last_seen[place[j]] != i:
+            last_seen[place[j]] = i
+            hits[found] = place[j]
+            found += 1
+    if chance(tape, found * both, total):
+        pair = hits[below(tape, found)]
+        sharing = 0
+        for j in range(shape.limit):
+            if place[j] == pair:
+                members[sharing] = j
+                sharing += 1
+        winner = members[below(tape, sharing)]
+        if winner < length:
+            side = sign[first + winner] * random_sign(tape, values[first + winner], GRID)
         else:
-            pair = nth_other(below(tape, pairs - found), np.sort(hits[:found]))
             side = random_sign(tape, 0, 1)
-        reports[i, 0] = pair
-        reports[i, 1] = (side + 1) // 2
+        if not chance(tape, shape.favoured, both):
+            side = -side
+    else:
+        pair = nth_other(below(tape, shape.pairs - found), hits, found)
+        side = random_sign(tape, 0, 1)
+    reports[i, 0] = pair
+    reports[i, 1] = (side + 1) // 2
 
 
 class CoCo(Hashed):
@@ -152,20 +145,8 @@ class CoCo(Hashed):
     def report_fields(self) -> tuple[WireField, ...]:
         return (WireField("pair", self.buckets), WireField("side", 2))
 
-    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
-        run_kernel(
-            _respond,
-            coins,
-            len(entries),
-            entries.offsets,
-            entries.values,
-            bucket,
-            sign,
-            self.max_entries,
-            self.buckets,
-            *self.weights,
-            reports,
-        )
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.max_entries, self.buckets, *self.weights)
 
     @property
     def channels(self) -> int:
@@ -224,10 +205,4 @@ class CoCo(Hashed):
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[CoCo]:
         if goal.unit == "record" and goal.values == "signed":
-            yield cls(
-                epsilon=goal.epsilon,
-                max_entries=goal.max_entries,
-                target=goal.quantity,
-                family=goal.family,
-                users=goal.users,
-            )
+            yield cls.serving(goal, target=goal.quantity)

@@ -11,73 +11,59 @@ stochastic rounding of its value; frequencies of both sides give presence, mean 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.mechanisms.shared.items import ItemRates
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
-from hubbub.model.record import GRID, Entries
+from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import Coins, begin_record, below, chance, random_sign, run_kernel
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record_in
+from hubbub.primitives.kernel import Kernel, kernel, nth_other
+from hubbub.primitives.samplers import below, chance, random_sign
+from hubbub.primitives.wire import WireField
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
 
-
-@kernel
-def nth_other(n: int, taken: Any) -> int:
-    """The n-th number (from 0) that is not among the sorted numbers `taken`."""
-    for number in taken:
-        if n < number:
-            break
-        n += 1
-    return n
+class _Shape(NamedTuple):
+    sided: bool
+    limit: int
+    buckets: int
+    favoured: int
+    other: int
 
 
 @kernel
-def _respond(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    values: Any,
-    bucket: Any,
-    sided: bool,
-    limit: int,
-    buckets: int,
-    favoured: int,
-    other: int,
-    reports: Any,
-) -> None:
-    total = limit * favoured + (buckets - limit) * other
-    last_seen = np.full(buckets, -1, dtype=np.int64)
-    hits = np.zeros(limit, dtype=np.int64)
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        found = 0
-        for j in range(offsets[i], offsets[i + 1]):
-            if not sided:
-                place = bucket[j]
-            elif random_sign(tape, values[j], GRID) > 0:
-                place = bucket[2 * j]
-            else:
-                place = bucket[2 * j + 1]
-            if last_seen[place] != i:
-                last_seen[place] = i
-                hits[found] = place
-                found += 1
-        if chance(tape, found * favoured, total):
-            reports[i, 0] = hits[below(tape, found)]
+def _room(shape: Any) -> Any:
+    """Which record hit a bucket last, and the buckets that this one has hit."""
+    return np.full(shape.buckets, -1, dtype=np.int64), np.zeros(shape.limit, dtype=np.int64)
+
+
+@per_record_in(_room)
+def _respond(tape: Any, i: int, records: Any, shape: Any, room: Any, reports: Any) -> None:
+    offsets, bucket = records.offsets, records.bucket
+    last_seen, hits = room
+    total = shape.limit * shape.favoured + (shape.buckets - shape.limit) * shape.other
+    found = 0
+    for j in range(offsets[i], offsets[i + 1]):
+        if not shape.sided:
+            place = bucket[j]
+        elif random_sign(tape, records.values[j], GRID) > 0:
+            place = bucket[2 * j]
         else:
-            reports[i, 0] = nth_other(below(tape, buckets - found), np.sort(hits[:found]))
+            place = bucket[2 * j + 1]
+        if last_seen[place] != i:
+            last_seen[place] = i
+            hits[found] = place
+            found += 1
+    if chance(tape, found * shape.favoured, total):
+        reports[i, 0] = hits[below(tape, found)]
+    else:
+        reports[i, 0] = nth_other(below(tape, shape.buckets - found), hits, found)
 
 
 class Collision(Hashed):
@@ -137,20 +123,8 @@ class Collision(Hashed):
     def report_fields(self) -> tuple[WireField, ...]:
         return (WireField("bucket", self.buckets),)
 
-    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
-        run_kernel(
-            _respond,
-            coins,
-            len(entries),
-            entries.offsets,
-            entries.values,
-            bucket,
-            self.sided,
-            self.max_entries,
-            self.buckets,
-            *self.weights,
-            reports,
-        )
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.sided, self.max_entries, self.buckets, *self.weights)
 
     @property
     def channels(self) -> int:
@@ -175,10 +149,4 @@ class Collision(Hashed):
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Collision]:
         if goal.unit == "record" and (goal.values == "signed" or goal.quantity == "frequency"):
-            yield cls(
-                epsilon=goal.epsilon,
-                max_entries=goal.max_entries,
-                values=goal.values,
-                family=goal.family,
-                users=goal.users,
-            )
+            yield cls.serving(goal)

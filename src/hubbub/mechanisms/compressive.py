@@ -20,47 +20,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hubbub.mechanisms.shared.one_key import randomized_response
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.hashing import Family, hash_entries
 from hubbub.model.keys import Keys, bits_for
 from hubbub.model.measurements import Measurements, SignMatrix
-from hubbub.model.mechanism import Floats, Goal, Held, Mechanism, Moments, Quantity, Refinement
+from hubbub.model.mechanism import Goal, Held, Mechanism, Moments, Quantity, Refinement
 from hubbub.model.record import Entries
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, Coins, begin_record, favoured_weight, run_kernel
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
+from hubbub.primitives.batch import per_record, run_kernel
+from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
-from hubbub.primitives.wire import Layout
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.samplers import UNIT, favoured_weight, randomized_response
+from hubbub.primitives.wire import Layout, WireField
 
 
-@kernel
-def _respond(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    truth: Any,
-    outcomes: int,
-    favoured: int,
-    other: int,
-    reports: Any,
-) -> None:
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        own = truth[offsets[i]] if offsets[i + 1] > offsets[i] else -1
-        reports[i, 0] = randomized_response(tape, own, outcomes, favoured, other)
+class _Records(NamedTuple):
+    """The true outcome of each entry; a record has at most one."""
+
+    offsets: Int64s
+    truth: Int64s
+
+
+class _Shape(NamedTuple):
+    outcomes: int
+    favoured: int
+    other: int
+
+
+@per_record
+def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, truth = records
+    own = truth[offsets[i]] if offsets[i + 1] > offsets[i] else -1
+    reports[i, 0] = randomized_response(tape, own, shape.outcomes, shape.favoured, shape.other)
 
 
 class Compressive(Mechanism):
@@ -180,8 +177,8 @@ class Compressive(Mechanism):
         _, sign = hash_entries(self.family, keys, rows, entries.ids, entries.offsets, 1)
         truth = 2 * self.block_of(keys, entries.ids) + (sign > 0)
         reports = np.zeros((len(entries), 1), dtype=np.int64)
-        shape = (2 * self.parts, *self.weights)
-        run_kernel(_respond, coins, len(entries), entries.offsets, truth, *shape, reports)
+        shape = _Shape(2 * self.parts, *self.weights)
+        run_kernel(_respond, coins, len(entries), _Records(entries.offsets, truth), shape, reports)
         return np.concatenate([rows[:, None], reports.astype(np.uint64)], axis=1)
 
     # On the server

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hubbub.mechanisms.shared.listed import Listed
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Floats, Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, begin_record, chance, favoured_weight
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
+from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.samplers import UNIT, chance, favoured_weight
+from hubbub.primitives.wire import WireField
 
 #: Every key costs every report a bit, and every device a coin.
 MOST_KEYS = 1024
@@ -45,17 +43,20 @@ def noisy_bit(tape: Any, held: bool, favoured: int, other: int) -> int:
     return 1 if chance(tape, favoured if held else other, favoured + other) else 0
 
 
-@kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, places, _ = record
-    size, favoured, other, units = shape
-    for part in range(start, count):
-        if not begin_record(tape, part):
-            return
-        i, key = part // size, part % size
-        entry = only_entry(offsets, i)
-        bit = noisy_bit(tape, entry >= 0 and places[entry] == key, favoured, other)
-        reports[i, key // len(units)] += bit * units[key % len(units)]
+class _Shape(NamedTuple):
+    size: int
+    favoured: int
+    other: int
+    units: Int64s
+
+
+@per_record
+def _respond(tape: Any, part: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, places, _ = records
+    i, key = part // shape.size, part % shape.size
+    entry = only_entry(offsets, i)
+    bit = noisy_bit(tape, entry >= 0 and places[entry] == key, shape.favoured, shape.other)
+    reports[i, key // len(shape.units)] += bit * shape.units[key % len(shape.units)]
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ class FreqEst(Listed):
     def parts(self) -> int:
         return self.size
 
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        return _respond, (self.size, *self.weights, self._bits.units)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.size, *self.weights, self._bits.units)
 
     @property
     def columns(self) -> int:
@@ -201,4 +202,4 @@ class FreqEst(Listed):
     def candidates(cls, goal: Goal) -> Iterator[FreqEst]:
         fits = goal.unit == "record" and goal.values == "set" and goal.quantity == "frequency"
         if fits and goal.max_entries == 1 and goal.keys <= MOST_KEYS:
-            yield cls(epsilon=goal.epsilon, size=goal.keys)
+            yield cls.serving(goal)

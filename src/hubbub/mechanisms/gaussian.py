@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from hubbub.mechanisms.shared.listed import Listed
@@ -23,13 +22,12 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import accept_exp, begin_record, chance, clamped_laplace
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record_in
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.samplers import accept_exp, chance, clamped_laplace
+from hubbub.primitives.wire import WireField
 
 #: Noise beyond this many scales is clamped (probability below 1e-32 per number).
 _REACH = 12
@@ -63,23 +61,30 @@ def discrete_gaussian(tape: Any, scale: int) -> int:
             return noise
 
 
+class _Shape(NamedTuple):
+    size: int
+    grid: int
+    scale: int
+    most: int
+
+
 @kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, places, values = record
-    size, grid, scale, most = shape
-    exact = np.zeros(size, dtype=np.int64)
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        exact[:] = 0
-        for j in range(offsets[i], offsets[i + 1]):
-            fine = values[j] * grid
-            low = fine // GRID
-            up = fine - low * GRID
-            exact[places[j]] = low + 1 if up > 0 and chance(tape, up, GRID) else low
-        for key in range(size):
-            noised = exact[key] + discrete_gaussian(tape, scale)
-            reports[i, key] = min(max(noised, -most), most) + most
+def _room(shape: Any) -> Any:
+    return np.zeros(shape.size, dtype=np.int64)
+
+
+@per_record_in(_room)
+def _respond(tape: Any, i: int, records: Any, shape: Any, exact: Any, reports: Any) -> None:
+    offsets, places, values = records
+    exact[:] = 0
+    for j in range(offsets[i], offsets[i + 1]):
+        fine = values[j] * shape.grid
+        low = fine // GRID
+        up = fine - low * GRID
+        exact[places[j]] = low + 1 if up > 0 and chance(tape, up, GRID) else low
+    for key in range(shape.size):
+        noised = exact[key] + discrete_gaussian(tape, shape.scale)
+        reports[i, key] = min(max(noised, -shape.most), shape.most) + shape.most
 
 
 class GaussianNoise(Listed):
@@ -139,8 +144,8 @@ class GaussianNoise(Listed):
     def report_fields(self) -> tuple[WireField, ...]:
         return tuple(WireField(f"key {place}", 2 * self._most + 1) for place in range(self.size))
 
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        return _respond, (self.size, self.grid, self.scale, self._most)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.size, self.grid, self.scale, self._most)
 
     def miniature(self) -> GaussianNoise:
         """There is none: noise without bounds has too many outcomes, and no finite epsilon without delta."""
@@ -172,13 +177,7 @@ class GaussianNoise(Listed):
     def candidates(cls, goal: Goal) -> Iterator[GaussianNoise]:
         wanted = "frequency" if goal.values == "set" else "mean"
         if goal.unit == "record" and goal.delta and goal.quantity == wanted and goal.keys <= _MOST_KEYS:
-            yield cls(
-                epsilon=goal.epsilon,
-                max_entries=goal.max_entries,
-                values=goal.values,
-                size=goal.keys,
-                delta=goal.delta,
-            )
+            yield cls.serving(goal, delta=goal.delta)
 
 
 def gaussian_delta(epsilon: float, scale: float) -> float:

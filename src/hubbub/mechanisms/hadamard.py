@@ -11,10 +11,9 @@ max_entries = 1: its bin is the sign of the one key.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from hubbub.model.guarantee import Guarantee
@@ -22,56 +21,57 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Mechanism, Moments, Quantity
 from hubbub.model.record import Entries
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, Coins, begin_record, below, chance, favoured_weight, run_kernel
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record, run_kernel
+from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
-from hubbub.primitives.kernel import kernel, parity
+from hubbub.primitives.kernel import parity
+from hubbub.primitives.samplers import UNIT, below, chance, favoured_weight
 from hubbub.primitives.walsh import transform_rows
-from hubbub.primitives.wire import Field as WireField
-from hubbub.primitives.wire import Layout
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.wire import Layout, WireField
 
 
-@kernel
-def _respond(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    block: Any,
-    row: Any,
-    blocks: int,
-    size: int,
-    favoured: int,
-    other: int,
-    reports: Any,
-) -> None:
+class _Records(NamedTuple):
+    """The block and the row of each entry; a record has at most one."""
+
+    offsets: Int64s
+    block: Int64s
+    row: Int64s
+
+
+class _Shape(NamedTuple):
+    blocks: int
+    size: int
+    favoured: int
+    other: int
+
+
+@per_record
+def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, block, row = records
+    blocks, size, favoured, other = shape
     half = size // 2
     weight = half * favoured
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        if offsets[i + 1] > offsets[i]:
-            mine, line = block[offsets[i]], row[offsets[i]]
-        else:
-            mine, line = below(tape, blocks), 1 + below(tape, size - 1)
-        if chance(tape, weight, weight + (blocks * size - half) * other):
-            # A uniform column where the row is +1: any column, with one bit of the row flipped if need be.
-            column = below(tape, size)
-            if parity(line & column):
-                column ^= line & -line
-            reports[i, 0] = mine * size + column
-            continue
-        place = below(tape, blocks * size - half)
-        if place < half:
-            column = below(tape, size)
-            if not parity(line & column):
-                column ^= line & -line
-            reports[i, 0] = mine * size + column
-        else:
-            place -= half
-            reports[i, 0] = place if place < mine * size else place + size
+    if offsets[i + 1] > offsets[i]:
+        mine, line = block[offsets[i]], row[offsets[i]]
+    else:
+        mine, line = below(tape, blocks), 1 + below(tape, size - 1)
+    if chance(tape, weight, weight + (blocks * size - half) * other):
+        # A uniform column where the row is +1: any column, with one bit of the row flipped if need be.
+        column = below(tape, size)
+        if parity(line & column):
+            column ^= line & -line
+        reports[i, 0] = mine * size + column
+        return
+    place = below(tape, blocks * size - half)
+    if place < half:
+        column = below(tape, size)
+        if not parity(line & column):
+            column ^= line & -line
+        reports[i, 0] = mine * size + column
+    else:
+        place -= half
+        reports[i, 0] = place if place < mine * size else place + size
 
 
 class HadamardResponse(Mechanism):
@@ -156,20 +156,10 @@ class HadamardResponse(Mechanism):
         return places % self.blocks, 1 + places // self.blocks
 
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
-        block, row = self._place(keys, entries.ids)
+        records = _Records(entries.offsets, *self._place(keys, entries.ids))
+        shape = _Shape(self.blocks, self.block_size, *self.weights)
         reports = np.zeros((len(entries), 1), dtype=np.int64)
-        run_kernel(
-            _respond,
-            coins,
-            len(entries),
-            entries.offsets,
-            block,
-            row,
-            self.blocks,
-            self.block_size,
-            *self.weights,
-            reports,
-        )
+        run_kernel(_respond, coins, len(entries), records, shape, reports)
         return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
 
     def totals_shape(self, keys: Keys) -> tuple[int, ...]:

@@ -8,40 +8,39 @@ Server: add up the bits of each coordinate and scale by d (e^eps + 1) / (e^eps -
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hubbub.mechanisms.shared.listed import Listed, entry_of
-from hubbub.mechanisms.shared.one_key import randomized_response
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import begin_record, below, random_sign
-from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import below, random_sign, randomized_response
+from hubbub.primitives.wire import WireField
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+
+class _Shape(NamedTuple):
+    size: int
+    favoured: int
+    other: int
 
 
-@kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, places, values = record
-    size, favoured, other = shape
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        key = below(tape, size)
-        entry = entry_of(places, offsets[i], offsets[i + 1], key)
-        value = values[entry] if entry >= 0 else 0
-        bit = (1 + random_sign(tape, value, GRID)) // 2
-        reports[i, 0] = key
-        reports[i, 1] = randomized_response(tape, bit, 2, favoured, other)
+@per_record
+def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = records
+    key = below(tape, shape.size)
+    entry = entry_of(places, offsets[i], offsets[i + 1], key)
+    value = values[entry] if entry >= 0 else 0
+    bit = (1 + random_sign(tape, value, GRID)) // 2
+    reports[i, 0] = key
+    reports[i, 1] = randomized_response(tape, bit, 2, shape.favoured, shape.other)
 
 
 class Harmony(Listed):
@@ -77,8 +76,8 @@ class Harmony(Listed):
     def report_fields(self) -> tuple[WireField, ...]:
         return WireField("key", self.size), WireField("bit", 2)
 
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        return _respond, (self.size, *self.weights)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.size, *self.weights)
 
     @property
     def columns(self) -> int:
@@ -113,4 +112,4 @@ class Harmony(Listed):
             and goal.quantity == "mean"
             and goal.keys <= 1 << 20
         ):
-            yield cls(epsilon=goal.epsilon, max_entries=goal.max_entries, size=goal.keys)
+            yield cls.serving(goal)

@@ -49,4 +49,4 @@ class LocalHashing(Collision):
     def candidates(cls, goal: Goal) -> Iterator[LocalHashing]:
         if (goal.unit, goal.values, goal.quantity, goal.max_entries) == ("record", "set", "frequency", 1):
             for binary in (False, True):
-                yield cls(epsilon=goal.epsilon, family=goal.family, users=goal.users, binary=binary)
+                yield cls.serving(goal, binary=binary)

@@ -10,39 +10,41 @@ epsilon' = ln(k (e^eps - 1) + 1). In integers: W' = k (W - V) + V.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from hubbub.mechanisms.shared.listed import KeyValue, SideRates
-from hubbub.mechanisms.shared.one_key import randomized_response
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
 from hubbub.model.record import GRID
-from hubbub.primitives.coins import begin_record, below, random_sign
-from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import below, random_sign, randomized_response
+from hubbub.primitives.wire import WireField
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+
+class _Shape(NamedTuple):
+    size: int
+    limit: int
+    favoured: int
+    other: int
 
 
-@kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, places, values = record
-    size, limit, favoured, other = shape
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        place = below(tape, limit)
-        key, value = size + place, 0
-        if offsets[i] + place < offsets[i + 1]:
-            key, value = places[offsets[i] + place], values[offsets[i] + place]
-        truth = 2 * key + (1 + random_sign(tape, value, GRID)) // 2
-        reports[i, 0] = randomized_response(tape, truth, 2 * (size + limit), favoured, other)
+@per_record
+def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = records
+    place = below(tape, shape.limit)
+    key, value = shape.size + place, 0
+    if offsets[i] + place < offsets[i + 1]:
+        key, value = places[offsets[i] + place], values[offsets[i] + place]
+    truth = 2 * key + (1 + random_sign(tape, value, GRID)) // 2
+    reports[i, 0] = randomized_response(
+        tape, truth, 2 * (shape.size + shape.limit), shape.favoured, shape.other
+    )
 
 
 class PCKVGRR(KeyValue):
@@ -91,8 +93,8 @@ class PCKVGRR(KeyValue):
     def report_fields(self) -> tuple[WireField, ...]:
         return (WireField("answer", self.outcomes),)
 
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        return _respond, (self.size, self.max_entries, *self._response)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.size, self.max_entries, *self._response)
 
     def counts(self, reports: Int64s) -> Int64s:
         return self.histogram(reports[:, 0])
@@ -112,9 +114,4 @@ class PCKVGRR(KeyValue):
     def candidates(cls, goal: Goal) -> Iterator[PCKVGRR]:
         if goal.unit == "record" and goal.values == "signed" and goal.keys <= 1 << 20:
             for amplified in (True, False):
-                yield cls(
-                    epsilon=goal.epsilon,
-                    max_entries=goal.max_entries,
-                    size=goal.keys,
-                    amplified=amplified,
-                )
+                yield cls.serving(goal, amplified=amplified)

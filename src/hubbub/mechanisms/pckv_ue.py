@@ -11,55 +11,55 @@ of base-3 numbers, 39 of them in 62 bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hubbub.mechanisms.shared.listed import KeyValue, SideRates
-from hubbub.mechanisms.shared.one_key import randomized_response
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
 from hubbub.model.record import GRID
-from hubbub.primitives.coins import begin_record, below, chance, random_sign
-from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import below, chance, random_sign, randomized_response
+from hubbub.primitives.wire import WireField
 
 _MOST_KEYS = 4096
 #: Symbols in one field: 3^39 is the largest power of 3 that fits 62 bits.
 _DIGITS = 39
 
 
-@kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, places, values = record
-    size, limit, favoured, other = shape
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        drawn = offsets[i] + below(tape, limit)
-        key = -1
-        if drawn < offsets[i + 1]:
-            key = places[drawn]
-        unit = 1
-        for j in range(size):
-            if j % _DIGITS == 0:
-                unit = 1
-                reports[i, j // _DIGITS] = 0
-            symbol = 0
-            if j == key:
-                if chance(tape, 1, 2):
-                    side = (1 + random_sign(tape, values[drawn], GRID)) // 2
-                    symbol = 1 + randomized_response(tape, side, 2, favoured, other)
-            elif chance(tape, 2 * other, favoured + 3 * other):
-                symbol = 1 + below(tape, 2)
-            reports[i, j // _DIGITS] += symbol * unit
-            unit *= 3
+class _Shape(NamedTuple):
+    size: int
+    limit: int
+    favoured: int
+    other: int
+
+
+@per_record
+def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = records
+    drawn = offsets[i] + below(tape, shape.limit)
+    key = -1
+    if drawn < offsets[i + 1]:
+        key = places[drawn]
+    unit = 1
+    for j in range(shape.size):
+        if j % _DIGITS == 0:
+            unit = 1
+            reports[i, j // _DIGITS] = 0
+        symbol = 0
+        if j == key:
+            if chance(tape, 1, 2):
+                side = (1 + random_sign(tape, values[drawn], GRID)) // 2
+                symbol = 1 + randomized_response(tape, side, 2, shape.favoured, shape.other)
+        elif chance(tape, 2 * shape.other, shape.favoured + 3 * shape.other):
+            symbol = 1 + below(tape, 2)
+        reports[i, j // _DIGITS] += symbol * unit
+        unit *= 3
 
 
 class PCKVUE(KeyValue):
@@ -92,8 +92,8 @@ class PCKVUE(KeyValue):
             WireField(f"keys from {start}", 3 ** min(_DIGITS, self.size - start)) for start in starts
         )
 
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        return _respond, (self.size, self.max_entries, *self.weights)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.size, self.max_entries, *self.weights)
 
     def _symbols(self, reports: Int64s, place: int) -> Int64s:
         """One key's symbol in every report."""
@@ -128,4 +128,4 @@ class PCKVUE(KeyValue):
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[PCKVUE]:
         if goal.unit == "record" and goal.values == "signed" and goal.keys <= _MOST_KEYS:
-            yield cls(epsilon=goal.epsilon, max_entries=goal.max_entries, size=goal.keys)
+            yield cls.serving(goal)

@@ -14,46 +14,46 @@ The server looks at the reports about each key, however many there are, and corr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hubbub.mechanisms.shared.listed import Listed, SideRates, entry_of
-from hubbub.mechanisms.shared.one_key import randomized_response
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, begin_record, below, favoured_weight, random_sign
-from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import UNIT, below, favoured_weight, random_sign, randomized_response
+from hubbub.primitives.wire import WireField
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+
+class _Shape(NamedTuple):
+    size: int
+    in_two_steps: bool
+    favoured: int
+    other: int
 
 
-@kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, places, values = record
-    size, in_two_steps, favoured, other = shape
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        key = below(tape, size)
-        entry = entry_of(places, offsets[i], offsets[i + 1], key)
-        held, value = (1, values[entry]) if entry >= 0 else (0, 0)
-        reports[i, 0] = key
-        if not in_two_steps:
-            truth = (1 + random_sign(tape, value, GRID)) // 2 if held else 2
-            reports[i, 1] = randomized_response(tape, truth, 3, favoured, other)
-        elif randomized_response(tape, held, 2, favoured, other):
-            side = (1 + random_sign(tape, value, GRID)) // 2
-            reports[i, 1] = randomized_response(tape, side, 2, favoured, other)
-        else:
-            reports[i, 1] = 2
+@per_record
+def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = records
+    key = below(tape, shape.size)
+    entry = entry_of(places, offsets[i], offsets[i + 1], key)
+    held, value = (1, values[entry]) if entry >= 0 else (0, 0)
+    reports[i, 0] = key
+    if not shape.in_two_steps:
+        truth = (1 + random_sign(tape, value, GRID)) // 2 if held else 2
+        reports[i, 1] = randomized_response(tape, truth, 3, shape.favoured, shape.other)
+    elif randomized_response(tape, held, 2, shape.favoured, shape.other):
+        side = (1 + random_sign(tape, value, GRID)) // 2
+        reports[i, 1] = randomized_response(tape, side, 2, shape.favoured, shape.other)
+    else:
+        reports[i, 1] = 2
 
 
 class PrivKV(Listed):
@@ -100,8 +100,8 @@ class PrivKV(Listed):
     def report_fields(self) -> tuple[WireField, ...]:
         return WireField("key", self.size), WireField("answer", 3)
 
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        return _respond, (self.size, self.as_published, *self.weights)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.size, self.as_published, *self.weights)
 
     @property
     def columns(self) -> int:
@@ -143,9 +143,4 @@ class PrivKV(Listed):
     def candidates(cls, goal: Goal) -> Iterator[PrivKV]:
         if goal.unit == "record" and goal.values == "signed" and goal.keys <= 1 << 20:
             for published in (False, True):
-                yield cls(
-                    epsilon=goal.epsilon,
-                    max_entries=goal.max_entries,
-                    size=goal.keys,
-                    as_published=published,
-                )
+                yield cls.serving(goal, as_published=published)

@@ -12,42 +12,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.mechanisms.shared.one_key import OneKey, options_for, randomized_response, true_outcome
+from hubbub.mechanisms.shared.moded import modes_for
+from hubbub.mechanisms.shared.one_key import OneKey, true_outcome
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Goal
-from hubbub.model.record import Entries
-from hubbub.primitives.coins import Coins, begin_record, below, run_kernel
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.batch import per_record_in
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.samplers import below, randomized_response
+from hubbub.primitives.wire import WireField
 
-Int64s = NDArray[np.int64]
+
+class _Shape(NamedTuple):
+    kind: int
+    limit: int
+    shuffled: bool
+    outcomes: int
+    favoured: int
+    other: int
 
 
 @kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, values, bucket, sign = record
-    kind, limit, shuffled, outcomes, favoured, other = shape
-    place = np.zeros(limit, dtype=np.int64)
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        length = offsets[i + 1] - offsets[i]
-        for j in range(limit):
-            place[j] = j
-        for j in range(limit):
-            if shuffled:
-                swap = j + below(tape, limit - j)
-                place[j], place[swap] = place[swap], place[j]
-            truth = -1
-            if place[j] < length:
-                truth = true_outcome(tape, offsets[i] + place[j], kind, values, bucket, sign)
-            reports[i, j] = randomized_response(tape, truth, outcomes, favoured, other)
+def _room(shape: Any) -> Any:
+    return np.zeros(shape.limit, dtype=np.int64)
+
+
+@per_record_in(_room)
+def _respond(tape: Any, i: int, records: Any, shape: Any, place: Any, reports: Any) -> None:
+    offsets = records.offsets
+    length = offsets[i + 1] - offsets[i]
+    for j in range(shape.limit):
+        place[j] = j
+    for j in range(shape.limit):
+        if shape.shuffled:
+            swap = j + below(tape, shape.limit - j)
+            place[j], place[swap] = place[swap], place[j]
+        truth = -1
+        if place[j] < length:
+            truth = true_outcome(tape, offsets[i] + place[j], shape.kind, records)
+        reports[i, j] = randomized_response(tape, truth, shape.outcomes, shape.favoured, shape.other)
 
 
 class Repeated(OneKey):
@@ -94,10 +101,10 @@ class Repeated(OneKey):
     def report_fields(self) -> tuple[WireField, ...]:
         return tuple(WireField(f"answer {place}", self.outcomes) for place in range(self.max_entries))
 
-    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
-        record = (entries.offsets, entries.values, bucket, sign)
-        shape = (self.kind, self.max_entries, self.unit == "entry", self.outcomes, *self.weights)
-        run_kernel(_respond, coins, len(entries), record, shape, reports)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(
+            self.kind, self.max_entries, self.unit == "entry", self.outcomes, *self.weights
+        )
 
     def miniature(self) -> Repeated:
         """The same with two buckets."""
@@ -106,5 +113,5 @@ class Repeated(OneKey):
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Repeated]:
         if goal.unit != "l1" and goal.max_entries <= 4096:
-            for parameters in options_for(goal):
-                yield cls(**parameters, unit=goal.unit)
+            for mode in modes_for(goal):
+                yield cls.serving(goal, mode=mode, unit=goal.unit)

@@ -8,34 +8,34 @@ key and multiply by k, so that the variance grows with k^2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hubbub.mechanisms.shared.one_key import OneKey, options_for, randomized_response, true_outcome
+from hubbub.mechanisms.shared.moded import modes_for
+from hubbub.mechanisms.shared.one_key import OneKey, true_outcome
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Goal
-from hubbub.model.record import Entries
-from hubbub.primitives.coins import Coins, begin_record, below, run_kernel
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
-
-Int64s = NDArray[np.int64]
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import below, randomized_response
+from hubbub.primitives.wire import WireField
 
 
-@kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, values, bucket, sign = record
-    kind, limit, outcomes, favoured, other = shape
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        place = offsets[i] + below(tape, limit)
-        truth = -1
-        if place < offsets[i + 1]:
-            truth = true_outcome(tape, place, kind, values, bucket, sign)
-        reports[i, 0] = randomized_response(tape, truth, outcomes, favoured, other)
+class _Shape(NamedTuple):
+    kind: int
+    limit: int
+    outcomes: int
+    favoured: int
+    other: int
+
+
+@per_record
+def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets = records.offsets
+    place = offsets[i] + below(tape, shape.limit)
+    truth = -1
+    if place < offsets[i + 1]:
+        truth = true_outcome(tape, place, shape.kind, records)
+    reports[i, 0] = randomized_response(tape, truth, shape.outcomes, shape.favoured, shape.other)
 
 
 class Sampled(OneKey):
@@ -71,13 +71,11 @@ class Sampled(OneKey):
     def report_fields(self) -> tuple[WireField, ...]:
         return (WireField("answer", self.outcomes),)
 
-    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
-        record = (entries.offsets, entries.values, bucket, sign)
-        shape = (self.kind, self.max_entries, self.outcomes, *self.weights)
-        run_kernel(_respond, coins, len(entries), record, shape, reports)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(self.kind, self.max_entries, self.outcomes, *self.weights)
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Sampled]:
         if goal.unit == "record":
-            for parameters in options_for(goal):
-                yield cls(**parameters)
+            for mode in modes_for(goal):
+                yield cls.serving(goal, mode=mode)

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from hubbub.mechanisms.collision import nth_other
-from hubbub.mechanisms.shared.hashed import Hashed, Votes
+from hubbub.mechanisms.shared.hashed import Votes
 from hubbub.mechanisms.shared.items import ItemRates
+from hubbub.mechanisms.shared.moded import Moded, modes_for
 from hubbub.mechanisms.shared.occupancy import (
     Occupancy,
     best_buckets,
@@ -36,12 +35,23 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
-from hubbub.primitives.coins import Coins, begin_record, below, chance, random_sign, run_kernel
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record_in
+from hubbub.primitives.coins import Coins
+from hubbub.primitives.kernel import Kernel, kernel, nth_other
+from hubbub.primitives.samplers import below, chance, random_sign
+from hubbub.primitives.wire import WireField
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+
+class _Shape(NamedTuple):
+    sided: bool
+    signed: bool
+    seeds: int
+    buckets: int
+    limit: int
+    favoured_count: int
+    favoured: int
+    other: int
 
 
 @kernel
@@ -56,32 +66,22 @@ def _nth_at_least(n: int, level: int, most: int, scores: Any, found: int) -> int
 
 
 @kernel
-def _pick(
-    tape: Any,
-    cells: Any,
-    loads: Any,
-    levels: Any,
-    found: int,
-    width: int,
-    sides: int,
-    favoured_count: int,
-    favoured: int,
-    other: int,
-) -> Any:
-    """(cell, side) by weight, from `found` cells with non-zero loads among `width`.
+def _pick(tape: Any, cells: Any, loads: Any, levels: Any, found: int, shape: Any) -> Any:
+    """(cell, side) by weight, from `found` cells with non-zero loads.
 
     Candidates are in classes of equal score. The class where the K-th best lies is cut by random ties: seen
     from outside, a favoured candidate is uniform among the classes above with probability above / K, else
     uniform in the cut class; and likewise below. So no tie is ever broken one by one.
     """
-    candidates = sides * width
+    width, sides = shape.seeds * shape.buckets, 2 if shape.signed else 1
+    candidates, favoured_count = sides * width, shape.favoured_count
     above, level = 0, len(levels) - 1
     while level > 0 and above + levels[level] < favoured_count:
         above += levels[level]
         level -= 1
     tied = levels[level] if level > 0 else sides * (width - found)
-    weight = favoured_count * favoured
-    if chance(tape, weight, weight + (candidates - favoured_count) * other):
+    weight = favoured_count * shape.favoured
+    if chance(tape, weight, weight + (candidates - favoured_count) * shape.other):
         rank = below(tape, favoured_count)
         if rank < above:
             place = _nth_at_least(rank, level + 1, len(levels), loads, found)
@@ -106,87 +106,88 @@ def _pick(
         zeros = sides * (width - found) if level > 0 else 0
         if rank >= zeros:
             return cells[rank - zeros], -1
-    return nth_other(rank // sides, np.sort(cells[:found])), 1 - 2 * (rank % sides)
+    return nth_other(rank // sides, cells, found), 1 - 2 * (rank % sides)
+
+
+class _Room(NamedTuple):
+    """Of all cells (seed, bucket): which record touched it last, and its load. Of this record: the cells it touched;
+    those with a load, and their loads; its values, rounded; and how many cells have each load."""
+
+    last_seen: Int64s
+    total: Int64s
+    touched: Int64s
+    cells: Int64s
+    loads: Int64s
+    rounded: Int64s
+    levels: Int64s
 
 
 @kernel
-def _respond(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    values: Any,
-    bucket: Any,
-    sign: Any,
-    sided: bool,
-    signed: bool,
-    seeds: int,
-    buckets: int,
-    limit: int,
-    favoured_count: int,
-    favoured: int,
-    other: int,
-    reports: Any,
-) -> None:
-    width = seeds * buckets
-    last_seen = np.full(width, -1, dtype=np.int64)
-    total = np.zeros(width, dtype=np.int64)
-    touched = np.zeros(seeds * limit, dtype=np.int64)
-    cells = np.zeros(seeds * limit, dtype=np.int64)
-    loads = np.zeros(seeds * limit, dtype=np.int64)
-    rounded = np.zeros(limit, dtype=np.int64)
-    levels = np.zeros(limit + 1, dtype=np.int64)
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        length = offsets[i + 1] - offsets[i]
-        first = offsets[i] * seeds
-        for j in range(length):
-            rounded[j] = random_sign(tape, values[offsets[i] + j], GRID) if sided or signed else 1
-        seen = 0
-        for row in range(seeds):
-            for j in range(limit):
-                load = 1
-                if j >= length:
-                    cell = below(tape, buckets)
-                    if signed:
-                        load = random_sign(tape, 0, 1)
+def _room(shape: Any) -> Any:
+    last_seen = np.full(shape.seeds * shape.buckets, -1, dtype=np.int64)
+    touched = np.zeros(shape.seeds * shape.limit, dtype=np.int64)
+    levels = np.zeros(shape.limit + 1, dtype=np.int64)
+    return _Room(
+        last_seen,
+        np.zeros_like(last_seen),
+        touched,
+        np.zeros_like(touched),
+        np.zeros_like(touched),
+        np.zeros_like(levels),
+        levels,
+    )
+
+
+@per_record_in(_room)
+def _respond(tape: Any, i: int, records: Any, shape: Any, room: Any, reports: Any) -> None:
+    offsets, values, bucket, sign = records
+    last_seen, total, touched, cells, loads, rounded, levels = room
+    length = offsets[i + 1] - offsets[i]
+    first = offsets[i] * shape.seeds
+    for j in range(length):
+        rounded[j] = random_sign(tape, values[offsets[i] + j], GRID) if shape.sided or shape.signed else 1
+    seen = 0
+    for row in range(shape.seeds):
+        for j in range(shape.limit):
+            load = 1
+            if j >= length:
+                cell = below(tape, shape.buckets)
+                if shape.signed:
+                    load = random_sign(tape, 0, 1)
+            else:
+                entry = first + row * length + j
+                if shape.sided:
+                    cell = bucket[2 * entry] if rounded[j] > 0 else bucket[2 * entry + 1]
                 else:
-                    entry = first + row * length + j
-                    if sided:
-                        cell = bucket[2 * entry] if rounded[j] > 0 else bucket[2 * entry + 1]
-                    else:
-                        cell = bucket[entry]
-                        if signed:
-                            load = rounded[j] * sign[entry]
-                cell += row * buckets
-                if last_seen[cell] != i:
-                    last_seen[cell] = i
-                    total[cell] = 0
-                    touched[seen] = cell
-                    seen += 1
-                total[cell] += load
-        found = 0
-        levels[:] = 0
-        for j in range(seen):
-            load = total[touched[j]]
-            if load != 0:
-                cells[found] = touched[j]
-                loads[found] = abs(load)
-                levels[abs(load)] += 1
-                found += 1
-        cell, side = _pick(
-            tape, cells, loads, levels, found, width, 2 if signed else 1, favoured_count, favoured, other
-        )
-        if signed and last_seen[cell] == i and total[cell] < 0:
-            side = -side
-        reports[i, 0] = cell // buckets
-        reports[i, 1] = cell % buckets
-        if signed:
-            reports[i, 2] = (side + 1) // 2
+                    cell = bucket[entry]
+                    if shape.signed:
+                        load = rounded[j] * sign[entry]
+            cell += row * shape.buckets
+            if last_seen[cell] != i:
+                last_seen[cell] = i
+                total[cell] = 0
+                touched[seen] = cell
+                seen += 1
+            total[cell] += load
+    found = 0
+    levels[:] = 0
+    for j in range(seen):
+        load = total[touched[j]]
+        if load != 0:
+            cells[found] = touched[j]
+            loads[found] = abs(load)
+            levels[abs(load)] += 1
+            found += 1
+    cell, side = _pick(tape, cells, loads, levels, found, shape)
+    if shape.signed and last_seen[cell] == i and total[cell] < 0:
+        side = -side
+    reports[i, 0] = cell // shape.buckets
+    reports[i, 1] = cell % shape.buckets
+    if shape.signed:
+        reports[i, 2] = (side + 1) // 2
 
 
-class SketchResponse(Hashed):
+class SketchResponse(Moded):
     """epsilon-LDP per record, for any hash functions, codes, seeds and dummies.
 
     Proof. Fix the seeds, the dummies, the rounding and the order in which ties are broken. Exactly K of the N
@@ -204,9 +205,6 @@ class SketchResponse(Hashed):
     summary: ClassVar[str] = "favour the K fullest buckets of a count sketch"
     chosen: ClassVar[frozenset[str]] = frozenset({"buckets", "favoured", "kappa"})
 
-    mode: Literal["", "sets", "signed", "events"] = Field(
-        default="", description="sets; signed (means); events (both sides of a key: frequency and mean)"
-    )
     seeds: int = Field(default=0, ge=0, le=64, description="count sketches to choose from (0: chosen)")
     favoured: int = Field(
         default=0, ge=0, le=1 << 20, description="favoured candidates (0: chosen by variance)"
@@ -216,18 +214,16 @@ class SketchResponse(Hashed):
     # Parameters
 
     def best_buckets(self) -> int:
-        if not self.mode:
-            self._fill(mode="sets" if self.values == "set" else "signed")
+        self.choose_mode()
         if not self.seeds:
-            self._fill(seeds=best_seeds(self.max_entries, self.epsilon, self.mode == "signed", self.family))
-        return best_buckets(self.max_entries, self.epsilon, self.seeds, self.mode == "signed", self.family)
+            self._fill(seeds=best_seeds(self.max_entries, self.epsilon, self.signed, self.family))
+        return best_buckets(self.max_entries, self.epsilon, self.seeds, self.signed, self.family)
 
     def check(self) -> None:
-        if not self.mode or not self.seeds:
+        super().check()
+        if not self.seeds:
             self.best_buckets()
-        if (self.mode == "sets") != (self.values == "set"):
-            raise ValueError(f"mode {self.mode!r} does not go with {self.values!r} values")
-        if self.mode != "signed" and self.buckets < 2:
+        if not self.signed and self.buckets < 2:
             raise ValueError("sets need at least 2 buckets")
         if not self.favoured:
             self._fill(favoured=best_favoured(self._occupancy, self.epsilon)[1])
@@ -240,11 +236,11 @@ class SketchResponse(Hashed):
 
     @property
     def _candidates(self) -> int:
-        return self.seeds * self.buckets * (2 if self.mode == "signed" else 1)
+        return self.seeds * self.buckets * (2 if self.signed else 1)
 
     @property
     def _occupancy(self) -> Occupancy:
-        return occupancy_of(self.max_entries, self.buckets, self.seeds, self.mode == "signed")
+        return occupancy_of(self.max_entries, self.buckets, self.seeds, self.signed)
 
     # Promise
 
@@ -255,20 +251,6 @@ class SketchResponse(Hashed):
         """(s, t, W, V): all weights lie in [V, W] and sum to s W + (t - s) V; see `hubbub.privacy.shuffle`."""
         return self.favoured, self._candidates, *self.weights
 
-    @property
-    def sided(self) -> bool:
-        return self.mode == "events"
-
-    @property
-    def centered(self) -> bool:
-        return self.mode == "events"
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        if self.mode == "events":
-            return "frequency", "mean", "conditional"
-        return ("frequency",) if self.mode == "sets" else ("mean",)
-
     # On the device
 
     @property
@@ -276,33 +258,24 @@ class SketchResponse(Hashed):
         return self.seeds
 
     def report_fields(self) -> tuple[WireField, ...]:
-        side = (WireField("side", 2),) if self.mode == "signed" else ()
+        side = (WireField("side", 2),) if self.signed else ()
         return (WireField("bucket", self.buckets), *side)
 
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
-        bucket, sign = self._hash(keys, entries, seeds)
-        reports = np.zeros((len(entries), 1 + len(self.report_fields())), dtype=np.int64)
-        self.respond(coins, entries, bucket, sign, reports)
+        """The kernel also says which of the record's seeds it took: only that one is reported."""
+        reports = self.respond(keys, entries, seeds, coins, 1 + len(self.report_fields()))
         used = seeds.reshape(len(entries), self.seeds)[np.arange(len(entries)), reports[:, 0]]
         return np.concatenate([used[:, None], reports[:, 1:].astype(np.uint64)], axis=1)
 
-    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
-        run_kernel(
-            _respond,
-            coins,
-            len(entries),
-            entries.offsets,
-            entries.values,
-            bucket,
-            sign,
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        return _respond, _Shape(
             self.sided,
-            self.mode == "signed",
+            self.signed,
             self.seeds,
             self.buckets,
             self.max_entries,
             self.favoured,
             *self.weights,
-            reports,
         )
 
     def miniature(self) -> SketchResponse:
@@ -317,7 +290,7 @@ class SketchResponse(Hashed):
         return 1
 
     def votes(self, reports: Int64s) -> tuple[Votes, ...]:
-        if self.mode == "signed":
+        if self.signed:
             return (Votes(True, reports[:, 0], 2 * reports[:, 1:] - 1),)
         return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)
 
@@ -327,7 +300,7 @@ class SketchResponse(Hashed):
         return ItemRates(1 / self.buckets + self.kappa, 1 / self.buckets, self.sided)
 
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
-        if self.mode != "signed":
+        if not self.signed:
             return self.rates.moments(self, state, keys, ids)
         n = max(state.count, 1)
         mean = self.tally(state, keys, ids)[0] / (n * self.kappa)
@@ -356,7 +329,7 @@ class SketchResponse(Hashed):
         return self.weights[0] / self.weights[1]
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
-        if self.mode == "signed":
+        if self.signed:
             return float(self._signed_variance(users, held.frequency, held.square))
         return float(self.rates.variance(quantity, users, held.frequency, held.mean, held.square))
 
@@ -364,17 +337,5 @@ class SketchResponse(Hashed):
     def candidates(cls, goal: Goal) -> Iterator[SketchResponse]:
         if goal.unit != "record":
             return
-        common = {
-            "epsilon": goal.epsilon,
-            "max_entries": goal.max_entries,
-            "values": goal.values,
-            "family": goal.family,
-            "users": goal.users,
-        }
-        if goal.values == "set":
-            if goal.quantity == "frequency":
-                yield cls(**common, mode="sets")
-            return
-        if goal.quantity == "mean":
-            yield cls(**common, mode="signed")
-        yield cls(**common, mode="events")
+        for mode in modes_for(goal):
+            yield cls.serving(goal, mode=mode)

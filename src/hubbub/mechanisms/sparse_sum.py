@@ -19,10 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hubbub.mechanisms.shared.clipped_walk import Walk
@@ -30,22 +29,13 @@ from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.model.guarantee import Guarantee, Unit
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
-from hubbub.model.record import GRID, Entries
+from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import (
-    Coins,
-    begin_record,
-    below,
-    chance,
-    clamped_laplace,
-    random_sign,
-    run_kernel,
-)
-from hubbub.primitives.kernel import kernel
-from hubbub.primitives.wire import Field as WireField
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.kernel import Kernel, kernel
+from hubbub.primitives.samplers import below, chance, clamped_laplace, random_sign
+from hubbub.primitives.wire import WireField
 
 #: Laplace scales are sensitivity * 2^20 / floor(epsilon * 2^20): epsilon rounded down, exactly.
 _EPSILON_STEPS = 1 << 20
@@ -61,83 +51,72 @@ def _round(tape: Any, value: int, step: int) -> int:
     return down + 1 if rest > 0 and chance(tape, rest, step) else down
 
 
-@kernel
-def _respond_bins(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    values: Any,
-    bucket: Any,
-    sign: Any,
-    shrink: int,
-    clip: int,
-    numerator: int,
-    denominator: int,
-    step: int,
-    steps: int,
-    reports: Any,
-) -> None:
-    """Laplace noise on every bin; `clip` < 0 means no clipping."""
+class _Bins(NamedTuple):
+    """The value grid over the bins' grid; a clip (none if below 0); the noise's scale; the wire's step and steps."""
+
+    shrink: int
+    clip: int
+    numerator: int
+    denominator: int
+    step: int
+    steps: int
+
+
+@per_record
+def _respond_bins(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    """Laplace noise on every bin."""
+    offsets, values, bucket, sign = records
     bins = reports.shape[1]
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        loads = np.zeros(bins, dtype=np.int64)
-        for j in range(offsets[i], offsets[i + 1]):
-            loads[bucket[j]] += sign[j] * _round(tape, values[j], shrink)
-        for b in range(bins):
-            load = loads[b]
-            if clip >= 0:
-                load = min(max(load, -clip), clip)
-            noised = clamped_laplace(tape, load, numerator, denominator, step * steps)
-            reports[i, b] = _round(tape, noised, step) + steps
+    loads = np.zeros(bins, dtype=np.int64)
+    for j in range(offsets[i], offsets[i + 1]):
+        loads[bucket[j]] += sign[j] * _round(tape, values[j], shape.shrink)
+    for b in range(bins):
+        load = loads[b]
+        if shape.clip >= 0:
+            load = min(max(load, -shape.clip), shape.clip)
+        noised = clamped_laplace(tape, load, shape.numerator, shape.denominator, shape.step * shape.steps)
+        reports[i, b] = _round(tape, noised, shape.step) + shape.steps
 
 
-@kernel
-def _respond_walk(
-    tape: Any,
-    start: int,
-    count: int,
-    offsets: Any,
-    values: Any,
-    sign: Any,
-    limit: int,
-    clip: int,
-    reach: int,
-    favoured: int,
-    other: int,
-    numerator: int,
-    denominator: int,
-    steps: int,
-    reports: Any,
-) -> None:
-    """One clipped bin of exactly `limit` steps of +1 or -1.
+class _Walk(NamedTuple):
+    """reach < 0: Laplace; reach = 0: one bit; reach > 0: a favoured window of that half-width around the load."""
 
-    reach < 0: Laplace; reach = 0: one bit; reach > 0: a favoured window of that half-width around the load.
-    """
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        length = offsets[i + 1] - offsets[i]
-        load = 0
-        for j in range(offsets[i], offsets[i + 1]):
-            load += sign[j] * random_sign(tape, values[j], GRID)
-        for _ in range(limit - length):
-            load += random_sign(tape, 0, 1)
-        load = min(max(load, -clip), clip)
-        if reach < 0:
-            reports[i, 0] = clamped_laplace(tape, load, numerator, denominator, steps) + steps
-        elif reach == 0:
-            plus = random_sign(tape, load * (favoured - other), clip * (favoured + other)) > 0
-            reports[i, 0] = 1 if plus else 0
+    limit: int
+    clip: int
+    reach: int
+    favoured: int
+    other: int
+    numerator: int
+    denominator: int
+    steps: int
+
+
+@per_record
+def _respond_walk(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    """One clipped bin of exactly `limit` steps of +1 or -1."""
+    offsets, values, sign = records.offsets, records.values, records.sign
+    clip, reach, favoured, other = shape.clip, shape.reach, shape.favoured, shape.other
+    length = offsets[i + 1] - offsets[i]
+    load = 0
+    for j in range(offsets[i], offsets[i + 1]):
+        load += sign[j] * random_sign(tape, values[j], GRID)
+    for _ in range(shape.limit - length):
+        load += random_sign(tape, 0, 1)
+    load = min(max(load, -clip), clip)
+    if reach < 0:
+        reports[i, 0] = (
+            clamped_laplace(tape, load, shape.numerator, shape.denominator, shape.steps) + shape.steps
+        )
+    elif reach == 0:
+        plus = random_sign(tape, load * (favoured - other), clip * (favoured + other)) > 0
+        reports[i, 0] = 1 if plus else 0
+    else:
+        window, rest = 2 * reach + 1, 2 * clip
+        if chance(tape, window * favoured, window * favoured + rest * other):
+            reports[i, 0] = load + clip + below(tape, window)
         else:
-            window, rest = 2 * reach + 1, 2 * clip
-            if chance(tape, window * favoured, window * favoured + rest * other):
-                reports[i, 0] = load + clip + below(tape, window)
-            else:
-                place = below(tape, rest)
-                reports[i, 0] = place + window if place >= load + clip else place
+            place = below(tape, rest)
+            reports[i, 0] = place + window if place >= load + clip else place
 
 
 class SparseSum(Hashed):
@@ -315,46 +294,15 @@ class SparseSum(Hashed):
             return (WireField("sum", 2 * (self.clip + self.reach) + 1),)
         return tuple(WireField(f"bin {b}", 2 * self._wire[1] + 1) for b in range(self.buckets))
 
-    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
-        numerator, denominator = self._scale
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
         step, steps = self._wire
         if self.walks:
             reach = {"bit": 0, "laplace": -1}.get(self.noise, self.reach)
-            run_kernel(
-                _respond_walk,
-                coins,
-                len(entries),
-                entries.offsets,
-                entries.values,
-                sign,
-                self.max_entries,
-                self.clip,
-                reach,
-                *self.weights,
-                numerator,
-                denominator,
-                steps,
-                reports,
+            return _respond_walk, _Walk(
+                self.max_entries, self.clip, reach, *self.weights, *self._scale, steps
             )
-            return
         clip = self._published_clip if self.unit == "record" else -1
-        shrink = GRID >> self.grid_bits
-        run_kernel(
-            _respond_bins,
-            coins,
-            len(entries),
-            entries.offsets,
-            entries.values,
-            bucket,
-            sign,
-            shrink,
-            clip,
-            numerator,
-            denominator,
-            step,
-            steps,
-            reports,
-        )
+        return _respond_bins, _Bins(GRID >> self.grid_bits, clip, *self._scale, step, steps)
 
     def miniature(self) -> SparseSum:
         """The same on a coarser grid."""
@@ -407,19 +355,11 @@ class SparseSum(Hashed):
         wanted = "frequency" if goal.values == "set" else "mean"
         if goal.quantity != wanted:
             return
-        common = {
-            "epsilon": goal.epsilon,
-            "max_entries": goal.max_entries,
-            "values": goal.values,
-            "unit": goal.unit,
-            "distance": goal.distance,
-            "users": goal.users,
-        }
+        unit = {"unit": goal.unit, "distance": goal.distance}
         if goal.unit == "record":
-            yield cls(**common, family=goal.family)
+            yield cls.serving(goal, **unit)
             return
-        bins = {0, *(1 << a for a in range(9) if 1 << a <= 4 * goal.max_entries)}
-        for buckets in sorted(bins):
-            yield cls(**common, family=goal.family, buckets=buckets)
+        for buckets in sorted({0, *(1 << a for a in range(9) if 1 << a <= 4 * goal.max_entries)}):
+            yield cls.serving(goal, **unit, buckets=buckets)
             if goal.delta:
-                yield cls(**common, family="prf", buckets=buckets, delta=goal.delta)
+                yield cls.serving(goal, **unit, family="prf", buckets=buckets, delta=goal.delta)

@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
 from hubbub.mechanisms.freq_est import (
@@ -40,12 +39,11 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, begin_record, chance, clamped_laplace, favoured_weight
-from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import UNIT, chance, clamped_laplace, favoured_weight
+from hubbub.primitives.wire import WireField
 
 #: Laplace scales are sensitivity * 2^20 / floor(epsilon * 2^20): epsilon rounded down, exactly.
 _EPSILON_STEPS = 1 << 20
@@ -55,29 +53,40 @@ _FINE = 8
 _RANGE_LOG = math.log(1e6)
 
 
-@kernel
-def _respond(tape: Any, start: int, count: int, record: Any, shape: Any, reports: Any) -> None:
-    offsets, places, values = record
-    size, bit_fields, favoured, other, bit_units, grid, numerator, denominator, most, units = shape
-    for part in range(start, count):
-        if not begin_record(tape, part):
-            return
-        i, key = part // size, part % size
-        entry = only_entry(offsets, i)
-        held = entry >= 0 and places[entry] == key
-        bit = noisy_bit(tape, held, favoured, other) if bit_fields > 0 else 0
-        exact = 0
-        if held:
-            fine = (values[entry] + GRID) * grid
-            exact = fine // (2 * GRID)
-            up = fine % (2 * GRID)
-            if up > 0 and chance(tape, up, 2 * GRID):
-                exact += 1
-        number = clamped_laplace(tape, exact, numerator, denominator, most)
-        # Written after the last coin: a part that is begun again must not have left anything.
-        if bit_fields > 0:
-            reports[i, key // len(bit_units)] += bit * bit_units[key % len(bit_units)]
-        reports[i, bit_fields + key // len(units)] += (number + most) * units[key % len(units)]
+class _Shape(NamedTuple):
+    size: int
+    bit_fields: int
+    favoured: int
+    other: int
+    bit_units: Int64s
+    grid: int
+    numerator: int
+    denominator: int
+    most: int
+    units: Int64s
+
+
+@per_record
+def _respond(tape: Any, part: int, records: Any, shape: Any, reports: Any) -> None:
+    offsets, places, values = records
+    bit_units, units = shape.bit_units, shape.units
+    i, key = part // shape.size, part % shape.size
+    entry = only_entry(offsets, i)
+    held = entry >= 0 and places[entry] == key
+    bit = noisy_bit(tape, held, shape.favoured, shape.other) if shape.bit_fields > 0 else 0
+    exact = 0
+    if held:
+        fine = (values[entry] + GRID) * shape.grid
+        exact = fine // (2 * GRID)
+        up = fine % (2 * GRID)
+        if up > 0 and chance(tape, up, 2 * GRID):
+            exact += 1
+    number = clamped_laplace(tape, exact, shape.numerator, shape.denominator, shape.most)
+    # Written after the last coin: a part that is begun again must not have left anything.
+    if shape.bit_fields > 0:
+        reports[i, key // len(bit_units)] += bit * bit_units[key % len(bit_units)]
+    field = shape.bit_fields + key // len(units)
+    reports[i, field] += (number + shape.most) * units[key % len(units)]
 
 
 class ValueList(Listed):
@@ -188,9 +197,21 @@ class ValueList(Listed):
     def parts(self) -> int:
         return self.size
 
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        bits = (len(self._bits.fields), *self.weights, self._bits.units)
-        return _respond, (self.size, *bits, self.grid, *self.scale, self._most, self._numbers.units)
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        numerator, denominator = self.scale
+        favoured, other = self.weights
+        return _respond, _Shape(
+            size=self.size,
+            bit_fields=len(self._bits.fields),
+            favoured=favoured,
+            other=other,
+            bit_units=self._bits.units,
+            grid=self.grid,
+            numerator=numerator,
+            denominator=denominator,
+            most=self._most,
+            units=self._numbers.units,
+        )
 
     def miniature(self) -> Self:
         """The same with three keys, no grid between the ends, and noise clamped to them.
@@ -253,4 +274,4 @@ class ValueList(Listed):
         """Frequencies are never taken as known: whoever knows them says so in the task."""
         fits = goal.unit == "record" and goal.values == "signed" and goal.max_entries == 1
         if fits and goal.keys <= MOST_KEYS:
-            yield cls(epsilon=goal.epsilon, size=goal.keys)
+            yield cls.serving(goal)

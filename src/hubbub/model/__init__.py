@@ -1,1 +1,1 @@
-"""TODO"""
+"""The nouns: record, keys, guarantee, mechanism, state. What all mechanisms have in common, and no mechanism yet."""

@@ -13,15 +13,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.model.keys import Keys
+from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.kernel import kernel, parity, use_compiled
 from hubbub.primitives.siphash import ROW, derive_all, siphash_word
 
 Family = Literal["walsh", "prf"]
-UInt64s = NDArray[np.uint64]
-Int64s = NDArray[np.int64]
 
 
 def bucket_bits(buckets: int) -> int:

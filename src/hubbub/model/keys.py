@@ -21,14 +21,11 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.siphash import COHORT, ROUND, SIGN, derive, derive_all, mix, siphash, siphash_many
-
-UInt64s = NDArray[np.uint64]
-Int64s = NDArray[np.int64]
 
 _SIDE = 0x5DEECE66D1CE4E5B
 #: Closed vocabularies get at least this many bits: more room makes linear codes behave like random ones.

@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 
 from hubbub.model.hashing import Family, hash_entries, seed_rows
 from hubbub.model.keys import Keys
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.walsh import transform
-
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
 
 #: Signs that are hashed at a time.
 _CHUNK = 1 << 22

@@ -12,10 +12,9 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from hubbub.model.guarantee import Guarantee, Unit
@@ -23,12 +22,11 @@ from hubbub.model.keys import LARGEST_BITS, Keys
 from hubbub.model.measurements import Measurements
 from hubbub.model.record import Entries
 from hubbub.model.state import State
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.wire import Layout
 
-Floats = NDArray[np.float64]
-UInt64s = NDArray[np.uint64]
 ValueKind = Literal["set", "signed"]
 Quantity = Literal["frequency", "mean", "conditional", "sum"]
 Refinement = Literal["none", "sparse", "simplex"]
@@ -221,7 +219,7 @@ class Mechanism(BaseModel, ABC):
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         """Add reports to a state, in place."""
 
-    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> NDArray[np.int64]:
+    def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         """How much each report speaks for these keys together: what an attacker would look at."""
         raise Refused(
             f"Mechanism {self.name} has no score of its reports; only the exact audit works for it."
@@ -258,6 +256,13 @@ class Mechanism(BaseModel, ABC):
     @abstractmethod
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         """The formula behind `variance`, the same that draws the error bars."""
+
+    @classmethod
+    def serving(cls, goal: Goal, **more: Any) -> Self:
+        """An instance with what the goal says about the parameters that this mechanism has, and with these."""
+        said = {name: getattr(goal, name) for name in ("epsilon", "max_entries", "values", "family", "users")}
+        said["size"] = goal.keys
+        return cls(**{name: value for name, value in said.items() if name in cls.model_fields} | more)
 
     @classmethod
     @abstractmethod

@@ -21,14 +21,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hubbub.primitives.coins import Coins, begin_record, below, run_kernel
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
+from hubbub.primitives.batch import per_record, run_kernel
+from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
-from hubbub.primitives.kernel import kernel
-
-UInt64s = NDArray[np.uint64]
-Int64s = NDArray[np.int64]
+from hubbub.primitives.samplers import below
 
 #: Values in [-1, 1] are held as integers in units of 2^-30.
 GRID = 1 << 30
@@ -98,7 +96,7 @@ class Scale:
     center: float
     half: float
 
-    def encode(self, values: NDArray[np.float64]) -> tuple[Int64s, Int64s]:
+    def encode(self, values: Floats) -> tuple[Int64s, Int64s]:
         """Values as grid integers, and which of them had to be clipped."""
         if not np.isfinite(values).all():
             raise Refused("A value is not a finite number; only finite numbers can be collected.")
@@ -130,20 +128,17 @@ def plain_record(record: Record) -> dict[Any, float]:
     return plain
 
 
-@kernel
-def _sample_down(tape: Any, start: int, count: int, offsets: Any, limit: int, order: Any) -> None:
-    """Move a uniform sample of `limit` entries to the front of every longer record (Fisher-Yates)."""
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        first = offsets[i]
-        length = offsets[i + 1] - first
-        for j in range(length):
-            order[first + j] = first + j
-        if length > limit:
-            for j in range(limit):
-                other = j + below(tape, length - j)
-                order[first + j], order[first + other] = order[first + other], order[first + j]
+@per_record
+def _sample_down(tape: Any, i: int, offsets: Any, limit: int, order: Any) -> None:
+    """Move a uniform sample of `limit` entries to the front of a longer record (Fisher-Yates)."""
+    first = offsets[i]
+    length = offsets[i + 1] - first
+    for j in range(length):
+        order[first + j] = first + j
+    if length > limit:
+        for j in range(limit):
+            other = j + below(tape, length - j)
+            order[first + j], order[first + other] = order[first + other], order[first + j]
 
 
 def sample_down(entries: Entries, limit: int, coins: Coins) -> tuple[Entries, Summary]:

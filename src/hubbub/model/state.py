@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.primitives.errors import Refused
-
-Int64s = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Which mechanism, with what error and what bytes, and the inverse questions."""

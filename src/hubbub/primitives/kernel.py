@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 #: Batches below this size are interpreted: starting the compiler costs more than it saves.
 BULK = 4096
 
@@ -31,9 +33,12 @@ def numba_available() -> bool:
 class Kernel:
     """A function that can be called as it is, or compiled once on demand."""
 
-    def __init__(self, function: Callable[..., Any], native: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], native: Callable[[], Any] | None = None, inline: bool = False
+    ) -> None:
         self.function = function
         self._native = native
+        self._inline = inline
         self._compiled: Any = None
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -48,8 +53,13 @@ class Kernel:
         return self._compiled
 
     def fingerprint(self) -> str:
-        """A digest of this kernel and all it calls, so that the compile cache is never stale."""
-        digest = hashlib.sha256(_code_bytes(self._source().__code__))
+        """A digest of this kernel, its constants and all it calls, so that the compile cache is never stale."""
+        source = self._source()
+        digest = hashlib.sha256(_code_bytes(source.__code__))
+        for name in source.__code__.co_names:
+            constant = source.__globals__.get(name)
+            if isinstance(constant, int | float | np.number):
+                digest.update(f"{name}={constant!r};".encode())
         for callee in self._callees().values():
             digest.update(callee.fingerprint().encode())
         return digest.hexdigest()[:12]
@@ -70,6 +80,8 @@ class Kernel:
         twin = types.FunctionType(self.function.__code__, scope, self.function.__name__)
         twin.__qualname__ = f"{self.function.__qualname__}_{self.fingerprint()}"
         twin.__module__ = self.function.__module__
+        if self._inline:  # into its caller, which is cached
+            return numba.njit(nogil=True, inline="always")(twin)
         try:
             return numba.njit(nogil=True, cache=True)(twin)
         except RuntimeError:  # typed into an interpreter: there is no file to keep the cache beside
@@ -121,3 +133,19 @@ def _native_parity() -> Any:
 def parity(x: int) -> int:
     """popcount(x) mod 2, the exponent of a Walsh character."""
     return int(x).bit_count() & 1
+
+
+@kernel
+def nth_other(n: int, taken: Any, count: int) -> int:
+    """The n-th number (from 0) that is not among the first `count` of `taken`, which are all different.
+
+    It is the least x with x = n + (how many of them are at most x), found from below.
+    """
+    place, last = n, -1
+    while place != last:
+        last = place
+        place = n
+        for j in range(count):
+            if taken[j] <= last:
+                place += 1
+    return place

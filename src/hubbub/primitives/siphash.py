@@ -10,11 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import UInt64s
 from hubbub.primitives.kernel import kernel
-
-UInt64s = NDArray[np.uint64]
 
 _ALL = 0xFFFFFFFFFFFFFFFF
 

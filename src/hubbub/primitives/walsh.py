@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Int64s
 from hubbub.primitives.kernel import kernel, numba_available
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
 #: Exact integers, or reals.
 Number = TypeVar("Number", np.int64, np.float64)
 

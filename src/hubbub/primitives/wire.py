@@ -11,19 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Bytes, Int64s, UInt64s
 from hubbub.primitives.errors import Refused
-
-UInt64s = NDArray[np.uint64]
-Bytes = NDArray[np.uint8]
 
 #: Reports that are unpacked at a time: few enough to stay in the processor's cache.
 _BLOCK = 1 << 14
 
 
 @dataclass(frozen=True)
-class Field:
+class WireField:
     """One number of a report: legal values are 0 .. limit - 1."""
 
     name: str
@@ -38,7 +35,7 @@ class Field:
 class Layout:
     """The fields of a report in the order they are packed."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[WireField, ...]
 
     @property
     def bits(self) -> int:
@@ -51,15 +48,17 @@ class Layout:
 
     def pack(self, reports: UInt64s) -> Bytes:
         """Rows of numbers [n, fields] as rows of bytes [n, width]."""
-        bits = np.zeros((len(reports), 8 * self.width), dtype=np.uint8)
+        words = np.zeros((len(reports), (self.width + 7) // 8), dtype="<u8")
         start = 0
         for column, field in enumerate(self.fields):
-            raw = np.ascontiguousarray(reports[:, column]).astype("<u8").view(np.uint8).reshape(-1, 8)
-            bits[:, start : start + field.bits] = np.unpackbits(
-                raw, axis=1, count=field.bits, bitorder="little"
-            )
+            place, shift = divmod(start, 64)
+            number = reports[:, column] & np.uint64((1 << field.bits) - 1)
+            if field.bits:
+                words[:, place] |= number << np.uint64(shift)
+            if shift + field.bits > 64:
+                words[:, place + 1] |= number >> np.uint64(64 - shift)
             start += field.bits
-        return np.packbits(bits, axis=1, bitorder="little")
+        return np.ascontiguousarray(words.view(np.uint8)[:, : self.width])
 
     def unpack(self, packed: bytes | Bytes) -> UInt64s:
         """The numbers in a run of packed reports. Anything that is not a report is refused."""
@@ -69,7 +68,7 @@ class Layout:
             raise Refused(f"Report {bad[0]} is not valid: {self.reason(int(reasons[bad[0]]))}.")
         return reports
 
-    def unpack_each(self, packed: bytes | Bytes) -> tuple[UInt64s, NDArray[np.int64]]:
+    def unpack_each(self, packed: bytes | Bytes) -> tuple[UInt64s, Int64s]:
         """Unpack all, with a reason code per report (0: valid; see `reason`)."""
         raw = np.frombuffer(packed, dtype=np.uint8) if isinstance(packed, bytes) else packed.reshape(-1)
         if len(raw) % self.width:
@@ -85,7 +84,7 @@ class Layout:
             self._unpack_block(rows[part], reports[part], reasons[part])
         return reports, reasons
 
-    def _unpack_block(self, rows: Bytes, reports: UInt64s, reasons: NDArray[np.int64]) -> None:
+    def _unpack_block(self, rows: Bytes, reports: UInt64s, reasons: Int64s) -> None:
         """Fill `reports` and `reasons` from rows of bytes, read as 64-bit words: a field lies in one or two of them."""
         padded = np.zeros((len(rows), (self.width + 7) // 8 * 8), dtype=np.uint8)
         padded[:, : self.width] = rows

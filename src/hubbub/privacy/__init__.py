@@ -1,1 +1,1 @@
-"""Checking and composing guarantees."""
+"""What guarantees become when reports are shuffled and when they are repeated, and what no mechanism can do better."""

@@ -26,13 +26,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused
-
-Floats = NDArray[np.float64]
 
 #: The relative error of one rounding.
 _ROUNDING = 2.0**-53

@@ -25,13 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from hubbub.primitives.arrays import Bytes, Floats, Int64s, UInt64s
 from hubbub.primitives.coins import Coins
 from hubbub.release import bits
 from hubbub.release import heights as walk
 from hubbub.release.keyspace import KeySpace, hash_to
 from hubbub.release.noise import round_to_breaks
-from hubbub.release.part import Answers, Arrays, Floats, Part, Query, UInt64s
-from hubbub.release.vector import Int64s, Values, Vector
+from hubbub.release.part import Answers, Arrays, Part, Query
+from hubbub.release.vector import Values, Vector
 
 #: More levels than this are refused: combine with a threshold, or encode logarithmically.
 MOST_LEVELS = 1 << 20
@@ -115,7 +116,7 @@ class Alp(Part):
         density = [bits.density(array, total)] if self.layout == "shared" else self._by_column(array, total)
         return {"bits": array, "density": np.array(density, dtype="<f8")}
 
-    def _fill(self, array: bits.Bytes, keys: KeySpace, words: UInt64s, heights: Int64s, side: int) -> None:
+    def _fill(self, array: Bytes, keys: KeySpace, words: UInt64s, heights: Int64s, side: int) -> None:
         """Step 2 of Algorithm 2: set bit h_b(i) of level b for all b up to the entry's height."""
         multipliers = keys.multipliers(int(heights.max(initial=0)))
         ends = np.cumsum(heights)
@@ -134,7 +135,7 @@ class Alp(Part):
             return cells
         return cells + (levels + np.uint64(side * self.levels)) * np.uint64(self.span)
 
-    def _by_column(self, array: bits.Bytes, total: int) -> list[float]:
+    def _by_column(self, array: Bytes, total: int) -> list[float]:
         flags = np.unpackbits(array, count=total, bitorder="little").reshape(-1, self.span)
         return [float(share) for share in flags.mean(axis=1)]
 

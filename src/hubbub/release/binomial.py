@@ -8,11 +8,9 @@ algorithm. Both have exactly the law that flipping a coin for every entry would 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hubbub.primitives.coins import Tape
-
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.arrays import UInt64s
+from hubbub.primitives.samplers import Tape
 
 #: Expected successes in one inversion; larger counts are sums of several.
 _MEAN = 32

@@ -9,12 +9,9 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Bytes, UInt64s
 from hubbub.primitives.coins import Coins
-
-UInt64s = NDArray[np.uint64]
-Bytes = NDArray[np.uint8]
 
 #: Flip probabilities are multiples of 2^-PRECISION.
 PRECISION = 62

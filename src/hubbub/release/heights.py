@@ -31,11 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Bytes, Floats, Int64s
 from hubbub.release.part import Query
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Bytes = NDArray[np.uint8]
 
 #: read(rows, horizon, side) -> the first `horizon` bits of these keys.
 Reader = Callable[[Int64s, int, int], Bytes]

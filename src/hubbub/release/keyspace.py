@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from hubbub.primitives.arrays import UInt64s
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.siphash import derive, siphash_many
-
-UInt64s = NDArray[np.uint64]
 
 ALL = 1 << 64
 #: Purposes of derived words: the two sides of a coordinate, and the multipliers of the levels.

@@ -7,10 +7,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from hubbub.primitives.arrays import UInt64s
 from hubbub.primitives.coins import Coins
 from hubbub.release.keyspace import KeySpace, hash_to
 from hubbub.release.noise import Scale, add_noise
-from hubbub.release.part import Answers, Arrays, Part, Query, UInt64s, int_type, noise_reach
+from hubbub.release.part import Answers, Arrays, Part, Query, int_type, noise_reach
 from hubbub.release.vector import Values, Vector
 
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hubbub.primitives.coins import Coins, begin_record, chance, clamped_laplace, run_kernel
+from hubbub.primitives.arrays import Floats, Int64s
+from hubbub.primitives.batch import per_record, run_kernel
+from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
-from hubbub.primitives.kernel import Kernel, kernel
-
-Int64s = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import chance, clamped_laplace
 
 #: Numerator and denominator of the scale of discrete Laplace noise, in steps of the grid.
 Scale = tuple[int, int]
@@ -80,63 +79,53 @@ def least_with_tail(scale: Scale, probability: float) -> int:
     return least
 
 
-@kernel
-def _noise(
-    tape: Any,
-    start: int,
-    count: int,
-    values: Any,
-    numerator: int,
-    denominator: int,
-    limit: int,
-    noised: Any,
-) -> None:
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        noised[i] = clamped_laplace(tape, values[i], numerator, denominator, limit)
+class _Laplace(NamedTuple):
+    numerator: int
+    denominator: int
+    limit: int
 
 
-@kernel
-def _climb(tape: Any, start: int, count: int, values: Any, breaks: Any, floors: Any, levels: Any) -> None:
+@per_record
+def _noise(tape: Any, i: int, columns: Any, shape: Any, noised: Any) -> None:
+    noised[i] = clamped_laplace(tape, columns[0][i], shape.numerator, shape.denominator, shape.limit)
+
+
+@per_record
+def _climb(tape: Any, i: int, places: Any, breaks: Any, levels: Any) -> None:
     """Round up from break `floors[i]` to the next with the probability that keeps the mean."""
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        j = floors[i]
-        levels[i] = j
-        if j + 1 < len(breaks) and values[i] > breaks[j]:
-            levels[i] = j + chance(tape, values[i] - breaks[j], breaks[j + 1] - breaks[j])
+    values, floors = places
+    j = floors[i]
+    levels[i] = j
+    if j + 1 < len(breaks) and values[i] > breaks[j]:
+        levels[i] = j + chance(tape, values[i] - breaks[j], breaks[j + 1] - breaks[j])
 
 
-@kernel
-def _round(tape: Any, start: int, count: int, wholes: Any, mantissas: Any, shifts: Any, rounded: Any) -> None:
-    """Add 1 with probability mantissa / 2^53 / 2^shift: the exact fraction of a double."""
-    for i in range(start, count):
-        if not begin_record(tape, i):
-            return
-        up = mantissas[i] > 0 and chance(tape, mantissas[i], 1 << 53)
-        shift = shifts[i]
-        while up and shift > 0:
-            part = min(shift, 62)
-            up = chance(tape, 1, 1 << part)
-            shift -= part
-        rounded[i] = wholes[i] + up
+@per_record
+def _round(tape: Any, i: int, parts: Any, bits: int, rounded: Any) -> None:
+    """Add 1 with probability mantissa / 2^bits / 2^shift: the exact fraction of a double."""
+    wholes, mantissas, shifts = parts
+    up = mantissas[i] > 0 and chance(tape, mantissas[i], 1 << bits)
+    shift = shifts[i]
+    while up and shift > 0:
+        part = min(shift, 62)
+        up = chance(tape, 1, 1 << part)
+        shift -= part
+    rounded[i] = wholes[i] + up
 
 
-def _run(batch: Kernel, coins: Coins, inputs: tuple[Int64s, ...], *constants: Any) -> Int64s:
+def _run(batch: Kernel, coins: Coins, inputs: tuple[Int64s, ...], shape: Any) -> Int64s:
     """Run a kernel that maps rows of `inputs` to one array, a chunk at a time."""
     result = np.zeros(len(inputs[0]), dtype=np.int64)
     for first in range(0, len(result), _CHUNK):
         part = slice(first, first + _CHUNK)
-        arrays = [column[part] for column in inputs]
-        run_kernel(batch, coins, len(arrays[0]), arrays[0], *constants, *arrays[1:], result[part])
+        arrays = tuple(column[part] for column in inputs)
+        run_kernel(batch, coins, len(arrays[0]), arrays, shape, result[part])
     return result
 
 
 def add_noise(values: Int64s, scale: Scale, limit: int, coins: Coins) -> Int64s:
     """values + discrete Laplace noise, clamped to [-limit, limit] (which is post-processing)."""
-    return _run(_noise, coins, (values,), *scale, limit)
+    return _run(_noise, coins, (values,), _Laplace(*scale, limit))
 
 
 def beyond(count: int, scale: Scale, limit: int, coins: Coins) -> Int64s:
@@ -168,5 +157,5 @@ def round_reals(values: Floats, fraction_bits: int, coins: Coins) -> Int64s:
     wholes = np.floor(scaled)
     fractions, exponents = np.frexp(scaled - wholes)
     mantissas = np.ldexp(fractions, 53).astype(np.int64)
-    rounded = _run(_round, coins, (wholes.astype(np.int64), mantissas, -exponents.astype(np.int64)))
+    rounded = _run(_round, coins, (wholes.astype(np.int64), mantissas, -exponents.astype(np.int64)), 53)
     return np.where(values < 0, -rounded, rounded)

@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from hubbub.primitives.arrays import Bools, Floats, UInt64s
 from hubbub.primitives.coins import Coins
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.noise import Scale, decay
 from hubbub.release.vector import Values, Vector
 
-UInt64s = NDArray[np.uint64]
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Arrays = dict[str, NDArray[np.generic]]
 
 Estimator = Literal["argmax", "difference", "median", "mean"]

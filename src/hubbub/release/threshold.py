@@ -13,12 +13,13 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.coins import Coins
 from hubbub.release.binomial import binomial, skip, subset
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.noise import Scale, add_noise, beyond, least_with_tail, round_to_breaks, tail_up
-from hubbub.release.part import Answers, Arrays, Part, Query, UInt64s, int_type, noise_reach
-from hubbub.release.vector import Int64s, Values, Vector
+from hubbub.release.part import Answers, Arrays, Part, Query, int_type, noise_reach
+from hubbub.release.vector import Values, Vector
 
 
 class Threshold(Part):

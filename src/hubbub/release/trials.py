@@ -9,15 +9,12 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hubbub.primitives.arrays import Floats, Int64s
 from hubbub.release.heights import argmax_average, fall_for, posterior
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.part import Estimator, Query
 from hubbub.release.vector import Values
-
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 _CELLS = 1 << 21
 #: Trials behind one predicted error, and behind one comparison of gaps: good to a few per cent, and to one or two.

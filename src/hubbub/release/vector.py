@@ -38,12 +38,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hubbub.primitives.coins import Coins, favoured_weight
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.samplers import favoured_weight
 from hubbub.release.noise import Scale, laplace_scale, log1p_down, round_reals
-
-UInt64s = NDArray[np.uint64]
-Int64s = NDArray[np.int64]
 
 #: No value is larger than this, in steps of the grid.
 LARGEST = 1 << 52

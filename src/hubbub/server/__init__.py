@@ -1,1 +1,1 @@
-"""States, the decode engine and everything else that runs where reports arrive."""
+"""From reports to estimates: fold bytes into a state, decode it, say how sure that is, recover the few keys that matter."""

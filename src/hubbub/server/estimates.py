@@ -12,10 +12,10 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Moments, Quantity, Refinement
+from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hubbub.model.state import State
     from hubbub.protocol.task import Task
 
-Floats = NDArray[np.float64]
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
 MEANINGS = {
@@ -49,13 +48,13 @@ class Estimate:
     simultaneous: bool
     reports: int
     guarantee: Guarantee
-    flagged: NDArray[np.bool_]
+    flagged: Bools
     notes: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def take(self, places: Sequence[int] | NDArray[np.int64]) -> Estimate:
+    def take(self, places: Sequence[int] | Int64s) -> Estimate:
         """The rows at these places, in this order."""
         index = np.asarray(places, dtype=np.int64)
         columns = {
@@ -212,7 +211,7 @@ def estimate(
 
 def _quantity(
     task: Task, moments: Moments, quantity: Quantity, width: float
-) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.bool_]]:
+) -> tuple[Floats, Floats, Floats, Floats, Bools]:
     """value, error, low, high and flags of a quantity in the units of the task."""
     if quantity == "frequency":
         value, variance = moments.frequency, moments.frequency_variance
@@ -246,9 +245,7 @@ def _uncentered(task: Task, moments: Moments) -> tuple[Floats, Floats]:
     return value, variance
 
 
-def _conditional(
-    task: Task, moments: Moments, width: float
-) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.bool_]]:
+def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Floats, Floats, Floats, Bools]:
     """mean / frequency with a Fieller interval, cut to the value range.
 
     Fieller: all ratios q for which mean - q * frequency is within `width` standard errors of 0. Where the

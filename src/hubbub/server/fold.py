@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.model.state import State
+from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.primitives.wire import Layout
 from hubbub.protocol.task import Task
-
-Bytes = NDArray[np.uint8]
-Int64s = NDArray[np.int64]
 
 #: Reports that are unpacked and absorbed at a time: enough for many to share a seed (see `shared.hashed`), and of wide
 #: reports no more than have this many numbers.

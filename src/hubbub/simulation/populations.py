@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.model.record import GRID, Entries
+from hubbub.primitives.arrays import Floats
 from hubbub.primitives.kernel import kernel, use_compiled
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

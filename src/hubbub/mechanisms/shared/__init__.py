@@ -1,1 +1,1 @@
-"""TODO"""
+"""Laws and formulas that several mechanisms share."""

@@ -11,11 +11,9 @@ import math
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hubbub.primitives.coins import UNIT, favoured_weight
-
-Floats = NDArray[np.float64]
+from hubbub.primitives.arrays import Floats
+from hubbub.primitives.samplers import UNIT, favoured_weight
 
 
 class Walk:

@@ -11,10 +11,9 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from hubbub.model.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
@@ -22,15 +21,14 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import Entries
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, Coins, favoured_weight
-from hubbub.primitives.kernel import kernel, parity, use_compiled
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import run_kernel
+from hubbub.primitives.coins import Coins
+from hubbub.primitives.kernel import Kernel, kernel, parity, use_compiled
+from hubbub.primitives.samplers import UNIT, favoured_weight
 from hubbub.primitives.siphash import siphash_word
 from hubbub.primitives.walsh import scatter, transform
-from hubbub.primitives.wire import Field as WireField
-from hubbub.primitives.wire import Layout
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.wire import Layout, WireField
 
 #: Numbers (reports times buckets) that are worked on at a time.
 _CHUNK = 1 << 22
@@ -58,6 +56,19 @@ class Votes:
         if self.values.shape[1] > 1:
             return self.values[np.arange(len(place)), place]
         return np.where((self.bucket == place) | (self.bucket < 0), self.values[:, 0], 0)
+
+
+class HashedRecords(NamedTuple):
+    """Records as a kernel sees them: record i owns the places offsets[i] : offsets[i + 1].
+
+    Where a report chooses among g seeds, `bucket` and `sign` hold every entry g times, and twice where a key has two
+    sides: see `Hashed.hash`.
+    """
+
+    offsets: Int64s
+    values: Int64s
+    bucket: Int64s
+    sign: Int64s
 
 
 #: Seeds of some reports, and what they vote for.
@@ -181,16 +192,25 @@ class Hashed(Mechanism):
         return Layout((WireField("seed", 1 << self.seed_bits), *self.report_fields()))
 
     @abstractmethod
-    def respond(self, coins: Coins, entries: Entries, bucket: Int64s, sign: Int64s, reports: Int64s) -> None:
-        """Fill `reports` [n, fields after the seed] for records hashed to `bucket` and `sign`."""
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        """The kernel (tape, start, count, records, shape, reports), and what it needs of the parameters.
+
+        `records` are `HashedRecords`; it fills `reports` [n, fields after the seed].
+        """
 
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
-        bucket, sign = self._hash(keys, entries, seeds)
-        reports = np.zeros((len(entries), len(self.report_fields())), dtype=np.int64)
-        self.respond(coins, entries, bucket, sign, reports)
+        reports = self.respond(keys, entries, seeds, coins, len(self.report_fields()))
         return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
 
-    def _hash(self, keys: Keys, entries: Entries, seeds: UInt64s) -> tuple[Int64s, Int64s]:
+    def respond(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins, columns: int) -> Int64s:
+        """What the kernel says about records that are hashed under their seeds."""
+        records = HashedRecords(entries.offsets, entries.values, *self.hash(keys, entries, seeds))
+        reports = np.zeros((len(entries), columns), dtype=np.int64)
+        kernel, shape = self.kernel_and_shape()
+        run_kernel(kernel, coins, len(entries), records, shape, reports)
+        return reports
+
+    def hash(self, keys: Keys, entries: Entries, seeds: UInt64s) -> tuple[Int64s, Int64s]:
         """Bucket and sign of every entry (both sides of it, where keys have two) under each seed of its record.
 
         Order: records, their seeds, their entries, their sides.

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.mechanisms.shared.hashed import Hashed
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Moments, Quantity
 from hubbub.model.state import State
-
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.arrays import Floats, UInt64s
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,8 @@ class ItemRates:
         """Frequencies of keys; with sides also means, from the difference of the two."""
         n = max(state.count, 1)
 
-        def frequencies(items: UInt64s) -> NDArray[np.float64]:
-            named: NDArray[np.float64] = mechanism.tally(state, keys, items)[0] / n
+        def frequencies(items: UInt64s) -> Floats:
+            named: Floats = mechanism.tally(state, keys, items)[0] / n
             return (named - self.absent) / (self.held - self.absent)
 
         plus = frequencies(ids)

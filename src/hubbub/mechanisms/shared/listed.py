@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hubbub.mechanisms.shared.items import plausible
@@ -19,14 +18,21 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Held, Mechanism, Moments, Quantity
 from hubbub.model.record import Entries
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, Coins, favoured_weight, run_kernel
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.batch import run_kernel
+from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.wire import Field as WireField
-from hubbub.primitives.wire import Layout
+from hubbub.primitives.samplers import UNIT, favoured_weight
+from hubbub.primitives.wire import Layout, WireField
 
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+
+class ListedRecords(NamedTuple):
+    """Records as a kernel sees them: record i has the keys places[offsets[i] : offsets[i + 1]]."""
+
+    offsets: Int64s
+    places: Int64s
+    values: Int64s
 
 
 @kernel
@@ -69,8 +75,11 @@ class Listed(Mechanism):
         """Fields of a report; there is no seed."""
 
     @abstractmethod
-    def kernel_and_shape(self) -> tuple[Kernel, tuple[Any, ...]]:
-        """The kernel (tape, start, count, (offsets, places, values), shape, reports), and its shape."""
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        """The kernel (tape, start, count, records, shape, reports), and what it needs of the parameters.
+
+        `records` are `ListedRecords`; it fills `reports` [n, fields after the seed].
+        """
 
     @property
     def parts(self) -> int:
@@ -84,8 +93,8 @@ class Listed(Mechanism):
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
         reports = np.zeros((len(entries), len(self.report_fields())), dtype=np.int64)
         respond, shape = self.kernel_and_shape()
-        record = (entries.offsets, self.places(keys, entries.ids), entries.values)
-        run_kernel(respond, coins, len(entries) * self.parts, record, shape, reports)
+        records = ListedRecords(entries.offsets, self.places(keys, entries.ids), entries.values)
+        run_kernel(respond, coins, len(entries) * self.parts, records, shape, reports)
         return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
 
     # On the server

@@ -17,9 +17,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.primitives.coins import UNIT, favoured_weight
-
-Floats = NDArray[np.float64]
+from hubbub.primitives.arrays import Floats, Int64s
+from hubbub.primitives.samplers import UNIT, favoured_weight
 
 #: Hash evaluations a device may spend on a report unless told otherwise: several seeds for short records.
 _DEVICE_COST = 64
@@ -156,7 +155,7 @@ class Occupancy:
     _tail: tuple[int, Floats] = (0, np.ones(0))
 
 
-def _walk_mass(steps: NDArray[np.int64], place: int) -> Floats:
+def _walk_mass(steps: Int64s, place: int) -> Floats:
     """P(|sum of random signs| = place) for each number of signs."""
     fits = (steps >= place) & ((steps - place) % 2 == 0)
     chosen = steps[fits]

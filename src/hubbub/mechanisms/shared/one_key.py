@@ -13,58 +13,39 @@ for a random place of the record, `hubbub.mechanisms.repeated` one for every pla
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
 
-from hubbub.mechanisms.shared.hashed import Hashed, Votes
+from hubbub.mechanisms.shared.hashed import Votes
 from hubbub.mechanisms.shared.items import ItemRates
+from hubbub.mechanisms.shared.moded import Moded
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Floats, Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.coins import UNIT, below, chance, favoured_weight, random_sign
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.kernel import kernel
-
-Int64s = NDArray[np.int64]
-UInt64s = NDArray[np.uint64]
+from hubbub.primitives.samplers import UNIT, favoured_weight, random_sign
 
 #: Numbers that stand for the modes in kernels.
 _KINDS = {"sets": 0, "events": 1, "signed": 2}
 
 
 @kernel
-def true_outcome(tape: Any, entry: int, kind: int, values: Any, bucket: Any, sign: Any) -> Any:
+def true_outcome(tape: Any, entry: int, kind: int, records: Any) -> Any:
     """The outcome that an entry favours; kind as in `OneKey.kind`."""
     if kind == 0:
-        return bucket[entry]
-    up = random_sign(tape, values[entry], GRID)
+        return records.bucket[entry]
+    up = random_sign(tape, records.values[entry], GRID)
     if kind == 1:
-        return bucket[2 * entry] if up > 0 else bucket[2 * entry + 1]
-    return 2 * bucket[entry] + (1 + up * sign[entry]) // 2
+        return records.bucket[2 * entry] if up > 0 else records.bucket[2 * entry + 1]
+    return 2 * records.bucket[entry] + (1 + up * records.sign[entry]) // 2
 
 
-@kernel
-def randomized_response(tape: Any, truth: int, outcomes: int, favoured: int, other: int) -> Any:
-    """`truth` with weight `favoured`, anything else with weight `other`; truth < 0: anything alike.
-
-    With T = W + (N - 1) V the truth has (W - V) / T + (N V / T) / N = W / T, all others (N V / T) / N = V / T.
-    """
-    if truth >= 0 and chance(tape, favoured - other, favoured + (outcomes - 1) * other):
-        return truth
-    return below(tape, outcomes)
-
-
-class OneKey(Hashed):
+class OneKey(Moded):
     """Parameters, estimates and variances; a subclass says how many answers there are and whose."""
-
-    mode: Literal["", "sets", "signed", "events"] = Field(
-        default="", description="sets; signed (means); events (both sides of a key: frequency and mean)"
-    )
 
     # Parameters
 
@@ -90,9 +71,8 @@ class OneKey(Hashed):
 
     def best_buckets(self) -> int:
         """Lowest variance of an absent key: about w + 1 buckets, or (w - 1) / 2 with sides, w = W / V."""
-        if not self.mode:
-            self._fill(mode="sets" if self.values == "set" else "signed")
-        w, signed = self.weights[0] / self.weights[1], self.mode == "signed"
+        self.choose_mode()
+        w, signed = self.weights[0] / self.weights[1], self.signed
         middle = (w - 1) / 2 if signed else w + 1
         tries = [1 << a for a in range(21)] if self.family == "walsh" else [int(middle), int(middle) + 1]
         least = 1 if signed else 2
@@ -104,11 +84,8 @@ class OneKey(Hashed):
         return min(fitting, key=loss)
 
     def check(self) -> None:
-        if not self.mode:
-            self.best_buckets()
-        if (self.mode == "sets") != (self.values == "set"):
-            raise ValueError(f"mode {self.mode!r} does not go with {self.values!r} values")
-        if self.mode != "signed" and self.buckets < 2:
+        super().check()
+        if not self.signed and self.buckets < 2:
             raise ValueError("needs at least 2 buckets")
         if self.weights[0] == self.weights[1]:
             raise ValueError("epsilon is too small for so many entries")
@@ -118,7 +95,7 @@ class OneKey(Hashed):
     @property
     def outcomes(self) -> int:
         """What one answer can be."""
-        return self.buckets * (2 if self.mode == "signed" else 1)
+        return self.buckets * (2 if self.signed else 1)
 
     @property
     def kind(self) -> int:
@@ -126,25 +103,11 @@ class OneKey(Hashed):
         return _KINDS[self.mode]
 
     @property
-    def sided(self) -> bool:
-        return self.mode == "events"
-
-    @property
-    def centered(self) -> bool:
-        return self.mode == "events"
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        if self.mode == "events":
-            return "frequency", "mean", "conditional"
-        return ("frequency",) if self.mode == "sets" else ("mean",)
-
-    @property
     def channels(self) -> int:
         return 1
 
     def votes(self, reports: Int64s) -> tuple[Votes, ...]:
-        signed = self.mode == "signed"
+        signed = self.signed
         bucket, values = (reports // 2, 2 * (reports % 2) - 1) if signed else (reports, np.ones_like(reports))
         if self.answers == 1:
             return (Votes(signed, bucket[:, 0], values),)
@@ -169,7 +132,7 @@ class OneKey(Hashed):
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         c = self.answers
         people = replace(state, count=c * state.count)
-        if self.mode == "signed":
+        if self.signed:
             n = max(people.count, 1)
             mean = self.tally(state, keys, ids)[0] / (n * self._step)
             size = np.minimum(np.abs(mean), 1)
@@ -196,20 +159,6 @@ class OneKey(Hashed):
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         c = self.answers
         frequency, mean, square = held.frequency / c, held.mean / c, held.square / c
-        if self.mode == "signed":
+        if self.signed:
             return float(c**2 * self._signed_variance(c * users, frequency, square))
         return float(c**2 * self._rates.variance(quantity, c * users, frequency, mean, square))
-
-
-def options_for(goal: Goal) -> Iterator[dict[str, Any]]:
-    """Parameters for a goal, one set for every mode that serves it."""
-    modes = {"set": {"frequency": ["sets"]}, "signed": {"mean": ["signed", "events"]}}[goal.values]
-    for mode in modes.get(goal.quantity, ["events"] if goal.values == "signed" else []):
-        yield {
-            "epsilon": goal.epsilon,
-            "max_entries": goal.max_entries,
-            "values": goal.values,
-            "family": goal.family,
-            "users": goal.users,
-            "mode": mode,
-        }

@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.model.measurements import Measurements
+from hubbub.primitives.arrays import Floats, Int64s
 from hubbub.primitives.errors import Refused
-
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 #: Rounds after which a thresholding pursuit that still changes its mind is stopped.
 _ROUNDS = 50

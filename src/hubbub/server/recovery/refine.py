@@ -15,18 +15,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.model.measurements import Measurements
 from hubbub.model.mechanism import Mechanism, Quantity, Refinement
 from hubbub.model.state import State
+from hubbub.primitives.arrays import Floats, UInt64s
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 from hubbub.server.recovery.pursuit import Recovered, pursue_blocks, pursue_noise, pursue_sparsity, threshold
 from hubbub.server.recovery.simplex import least_squares, project_within
-
-Floats = NDArray[np.float64]
-UInt64s = NDArray[np.uint64]
 
 #: Probability that any key of those nobody has is taken to stand out.
 ODDS = 0.05

@@ -7,12 +7,11 @@ estimate away from the truth (the simplex is convex), but it is biased: small ke
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hubbub.model.measurements import Measurements
+from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused
-
-Floats = NDArray[np.float64]
 
 #: Keys that join a least-squares fit at a time, and rounds after which it is as good as it gets.
 _JOIN, _ROUNDS = 32, 200
