@@ -1,4 +1,4 @@
-"""What privacy and bytes rest on: coins and exact samplers, kernels, public hashing, the Walsh transform, wire and files.
+"""What privacy and bytes rest on: coins, exact samplers, kernels, public hashing, the Walsh transform, wire and files.
 
 Nothing here knows what a record or a mechanism is.
 """

@@ -1,1 +1,1 @@
-"""What guarantees become when reports are shuffled and when they are repeated, and what no mechanism can do better."""
+"""What guarantees become when reports are shuffled or repeated, and what no mechanism can do better."""

@@ -1,1 +1,1 @@
-"""From reports to estimates: fold bytes into a state, decode it, say how sure that is, recover the few keys that matter."""
+"""From reports to estimates: fold bytes into a state, decode it, say how sure that is."""
