@@ -296,10 +296,10 @@ def draw_sums(tape: Any, i: int, records: Any, words: int, drawn: Any) -> None:
 
 def test_records_that_need_more_words_than_the_reserve() -> None:
     """Leaving compiled code by an exception leaks its arrays: the reserve grows, so that it happens twice at most."""
-    step, surprises = draw_sums.compiled(), 0
+    step, surprises = draw_sums.compiled(int, int), 0
 
     class Watched:
-        def compiled(self) -> Any:
+        def compiled(self, *bundles: type) -> Any:
             return self
 
         def __call__(self, *arguments: Any) -> None:

@@ -10,48 +10,34 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from hubbub.primitives.errors import Refused, optional
 
-_tables = sql.MetaData()
-batches = sql.Table(
+_BIG, _INT, _TEXT, _BYTES, _FLAG = sql.BigInteger, sql.Integer, sql.String, sql.LargeBinary, sql.Boolean
+
+
+def table(name: str, keys: dict[str, Any], **columns: Any) -> sql.Table:
+    """A table by its primary keys and its other columns; `migrations` creates it."""
+    parts = [sql.Column(key, kind, primary_key=True) for key, kind in keys.items()]
+    return sql.Table(
+        name, sql.MetaData(), *parts, *(sql.Column(each, kind) for each, kind in columns.items())
+    )
+
+
+batches = table(
     "batches",
-    _tables,
-    sql.Column("seq", sql.BigInteger, primary_key=True),
-    sql.Column("task", sql.String),
-    sql.Column("batch", sql.String),
-    sql.Column("count", sql.Integer),
-    sql.Column("rejected", sql.Integer),
-    sql.Column("received", sql.BigInteger),
-    sql.Column("crowd", sql.Integer),
-    sql.Column("folded", sql.Boolean),
-    sql.Column("checksum", sql.LargeBinary),
-    sql.Column("payload", sql.LargeBinary),
+    {"seq": _BIG},
+    task=_TEXT,
+    batch=_TEXT,
+    count=_INT,
+    rejected=_INT,
+    received=_BIG,
+    crowd=_INT,
+    folded=_FLAG,
+    checksum=_BYTES,
+    payload=_BYTES,
 )
-states = sql.Table(
-    "states",
-    _tables,
-    sql.Column("task", sql.String, primary_key=True),
-    sql.Column("version", sql.BigInteger),
-    sql.Column("count", sql.BigInteger),
-    sql.Column("period", sql.BigInteger),
-    sql.Column("payload", sql.LargeBinary),
-)
-history = sql.Table(
-    "history",
-    _tables,
-    sql.Column("task", sql.String, primary_key=True),
-    sql.Column("period", sql.BigInteger, primary_key=True),
-    sql.Column("reports", sql.BigInteger),
-    sql.Column("state", sql.LargeBinary),
-)
-rejects = sql.Table(
-    "rejects",
-    _tables,
-    sql.Column("task", sql.String, primary_key=True),
-    sql.Column("reason", sql.String, primary_key=True),
-    sql.Column("count", sql.BigInteger),
-)
-meta = sql.Table(
-    "meta", _tables, sql.Column("name", sql.String, primary_key=True), sql.Column("value", sql.LargeBinary)
-)
+states = table("states", {"task": _TEXT}, version=_BIG, count=_BIG, period=_BIG, payload=_BYTES)
+history = table("history", {"task": _TEXT, "period": _BIG}, reports=_BIG, state=_BYTES)
+rejects = table("rejects", {"task": _TEXT, "reason": _TEXT}, count=_BIG)
+meta = table("meta", {"name": _TEXT}, value=_BYTES)
 
 
 def open_engine(url: str, create: bool) -> sql.Engine:

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 
 import sqlalchemy as sql
 
+from hubbub.collect.database import table
 from hubbub.collect.store import Store
 from hubbub.primitives.errors import Refused
 
@@ -26,24 +27,16 @@ ROLES: tuple[Role, ...] = get_args(Role)
 COOKIE = "hubbub_session"
 SESSION_SECONDS = 12 * 3600
 
-_tables = sql.MetaData()
-tokens = sql.Table(
+tokens = table(
     "tokens",
-    _tables,
-    sql.Column("id", sql.BigInteger, primary_key=True),
-    sql.Column("role", sql.String),
-    sql.Column("digest", sql.LargeBinary),
-    sql.Column("label", sql.String),
-    sql.Column("created", sql.BigInteger),
-    sql.Column("revoked", sql.BigInteger),
+    {"id": sql.BigInteger},
+    role=sql.String,
+    digest=sql.LargeBinary,
+    label=sql.String,
+    created=sql.BigInteger,
+    revoked=sql.BigInteger,
 )
-sessions = sql.Table(
-    "sessions",
-    _tables,
-    sql.Column("digest", sql.LargeBinary, primary_key=True),
-    sql.Column("token", sql.BigInteger),
-    sql.Column("expires", sql.BigInteger),
-)
+sessions = table("sessions", {"digest": sql.LargeBinary}, token=sql.BigInteger, expires=sql.BigInteger)
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,10 @@ from hubbub.primitives.samplers import below, chance, random_sign
 from hubbub.primitives.wire import WireField
 
 
-class _Shape(NamedTuple):
-    limit: int
-    pairs: int
-    favoured: int
-    other: int
-
-
 @kernel
 def _room(shape: Any) -> Any:
     """Which record hit a pair last; and of this one: the pair of each entry, the pairs hit, entries that share one."""
-    last_seen, place = np.full(shape.pairs, -1, dtype=np.int64), np.zeros(shape.limit, dtype=np.int64)
+    last_seen, place = np.full(shape.buckets, -1, dtype=np.int64), np.zeros(shape.limit, dtype=np.int64)
     return last_seen, place, np.zeros_like(place), np.zeros_like(place)
 
 
@@ -49,12 +42,12 @@ def _respond(tape: Any, i: int, records: Any, shape: Any, room: Any, reports: An
     offsets, values, bucket, sign = records
     last_seen, place, hits, members = room
     both = shape.favoured + shape.other
-    total = shape.limit * both + (2 * shape.pairs - 2 * shape.limit) * shape.other
+    total = shape.limit * both + (2 * shape.buckets - 2 * shape.limit) * shape.other
     first = offsets[i]
     length = offsets[i + 1] - first
     found = 0
     for j in range(shape.limit):
-        place[j] = bucket[first + j] if j < length else below(tape, shape.pairs)
+        place[j] = bucket[first + j] if j < length else below(tape, shape.buckets)
         if last_seen[place[j]] != i:
             last_seen[place[j]] = i
             hits[found] = place[j]
@@ -74,7 +67,7 @@ def _respond(tape: Any, i: int, records: Any, shape: Any, room: Any, reports: An
         if not chance(tape, shape.favoured, both):
             side = -side
     else:
-        pair = nth_other(below(tape, shape.pairs - found), hits, found)
+        pair = nth_other(below(tape, shape.buckets - found), hits, found)
         side = random_sign(tape, 0, 1)
     reports[i, 0] = pair
     reports[i, 1] = (side + 1) // 2
@@ -146,7 +139,7 @@ class CoCo(Hashed):
         return (WireField("pair", self.buckets), WireField("side", 2))
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
-        return _respond, _Shape(self.max_entries, self.buckets, *self.weights)
+        return _respond, self.shape
 
     @property
     def channels(self) -> int:

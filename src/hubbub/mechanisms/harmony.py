@@ -26,12 +26,6 @@ from hubbub.primitives.samplers import below, random_sign, randomized_response
 from hubbub.primitives.wire import WireField
 
 
-class _Shape(NamedTuple):
-    size: int
-    favoured: int
-    other: int
-
-
 @per_record
 def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
     offsets, places, values = records
@@ -77,7 +71,7 @@ class Harmony(Listed):
         return WireField("key", self.size), WireField("bit", 2)
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
-        return _respond, _Shape(self.size, *self.weights)
+        return _respond, self.shape
 
     @property
     def columns(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from hubbub.mechanisms.shared.listed import KeyValue, SideRates
+from hubbub.mechanisms.shared.listed import KeyValue, ListedShape, SideRates
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
@@ -25,13 +25,6 @@ from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
 from hubbub.primitives.samplers import below, random_sign, randomized_response
 from hubbub.primitives.wire import WireField
-
-
-class _Shape(NamedTuple):
-    size: int
-    limit: int
-    favoured: int
-    other: int
 
 
 @per_record
@@ -94,7 +87,7 @@ class PCKVGRR(KeyValue):
         return (WireField("answer", self.outcomes),)
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
-        return _respond, _Shape(self.size, self.max_entries, *self._response)
+        return _respond, ListedShape(self.size, self.max_entries, *self._response)
 
     def counts(self, reports: Int64s) -> Int64s:
         return self.histogram(reports[:, 0])

@@ -32,13 +32,6 @@ _MOST_KEYS = 4096
 _DIGITS = 39
 
 
-class _Shape(NamedTuple):
-    size: int
-    limit: int
-    favoured: int
-    other: int
-
-
 @per_record
 def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
     offsets, places, values = records
@@ -93,7 +86,7 @@ class PCKVUE(KeyValue):
         )
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
-        return _respond, _Shape(self.size, self.max_entries, *self.weights)
+        return _respond, self.shape
 
     def _symbols(self, reports: Int64s, place: int) -> Int64s:
         """One key's symbol in every report."""

@@ -14,12 +14,12 @@ The server looks at the reports about each key, however many there are, and corr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
-from hubbub.mechanisms.shared.listed import Listed, SideRates, entry_of
+from hubbub.mechanisms.shared.listed import KeyValue, SideRates, entry_of
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
@@ -27,36 +27,38 @@ from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record
-from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.kernel import Kernel, kernel
 from hubbub.primitives.samplers import UNIT, below, favoured_weight, random_sign, randomized_response
 from hubbub.primitives.wire import WireField
 
 
-class _Shape(NamedTuple):
-    size: int
-    in_two_steps: bool
-    favoured: int
-    other: int
+@kernel
+def _asked(tape: Any, i: int, records: Any, size: int) -> Any:
+    """A random key; whether record i has it; and its value there."""
+    key = below(tape, size)
+    entry = entry_of(records.places, records.offsets[i], records.offsets[i + 1], key)
+    return key, entry >= 0, records.values[entry] if entry >= 0 else 0
 
 
 @per_record
 def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
-    offsets, places, values = records
-    key = below(tape, shape.size)
-    entry = entry_of(places, offsets[i], offsets[i + 1], key)
-    held, value = (1, values[entry]) if entry >= 0 else (0, 0)
+    key, held, value = _asked(tape, i, records, shape.size)
+    truth = (1 + random_sign(tape, value, GRID)) // 2 if held else 2
     reports[i, 0] = key
-    if not shape.in_two_steps:
-        truth = (1 + random_sign(tape, value, GRID)) // 2 if held else 2
-        reports[i, 1] = randomized_response(tape, truth, 3, shape.favoured, shape.other)
-    elif randomized_response(tape, held, 2, shape.favoured, shape.other):
+    reports[i, 1] = randomized_response(tape, truth, 3, shape.favoured, shape.other)
+
+
+@per_record
+def _respond_in_two_steps(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    key, held, value = _asked(tape, i, records, shape.size)
+    reports[i, 0] = key
+    reports[i, 1] = 2
+    if randomized_response(tape, 1 if held else 0, 2, shape.favoured, shape.other):
         side = (1 + random_sign(tape, value, GRID)) // 2
         reports[i, 1] = randomized_response(tape, side, 2, shape.favoured, shape.other)
-    else:
-        reports[i, 1] = 2
 
 
-class PrivKV(Listed):
+class PrivKV(KeyValue):
     """epsilon-LDP per record.
 
     Proof. The key is drawn without looking at the record; fix it, and the rounding. Three-way: every answer has weight
@@ -70,7 +72,6 @@ class PrivKV(Listed):
     name: ClassVar[str] = "privkv"
     summary: ClassVar[str] = "presence and sign of one random key of a closed vocabulary (Ye et al.)"
 
-    values: Literal["signed"] = Field(default="signed", description="signed values per key")
     as_published: bool = Field(default=False, description="presence and sign in two steps of epsilon / 2")
 
     def guarantee(self) -> Guarantee:
@@ -89,19 +90,11 @@ class PrivKV(Listed):
     def limits_entries(self) -> bool:
         return False
 
-    @property
-    def centered(self) -> bool:
-        return True
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        return "frequency", "mean", "conditional"
-
     def report_fields(self) -> tuple[WireField, ...]:
         return WireField("key", self.size), WireField("answer", 3)
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
-        return _respond, _Shape(self.size, self.as_published, *self.weights)
+        return _respond_in_two_steps if self.as_published else _respond, self.shape
 
     @property
     def columns(self) -> int:

@@ -86,7 +86,7 @@ def run_kernel(batch: Kernel, coins: Coins, count: int, records: Any, shape: Any
     if not use_compiled(count) or not hasattr(coins, "words"):
         batch(coins, 0, count, records, shape, reports)
         return
-    step = batch.compiled()
+    step = batch.compiled(type(records), type(shape))
     words, cursor = coins.words(4 * count + 2 * RESERVE), np.array([0, 0, 0, 0, RESERVE])
     used = 0
     while True:

@@ -39,27 +39,38 @@ class Kernel:
         self.function = function
         self._native = native
         self._inline = inline
-        self._compiled: Any = None
+        self._compiled: dict[tuple[type, ...], Any] = {}
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
 
-    def compiled(self) -> Any:
-        """The numba dispatcher. Kernels called by this one are compiled in its place."""
-        if self._compiled is None:
-            self._compiled = self._native() if self._native else self._compile()
-        return self._compiled
+    def compiled(self, *bundles: type) -> Any:
+        """The numba dispatcher, for arguments that are named tuples of these types.
 
-    def fingerprint(self) -> str:
-        """A digest of this kernel, its constants and all it calls, so that the compile cache is never stale."""
+        Kernels called by this one are compiled in its place.
+        """
+        if bundles not in self._compiled:
+            self._compiled[bundles] = self._native() if self._native else self._compile(bundles)
+        return self._compiled[bundles]
+
+    def fingerprint(self, bundles: tuple[type, ...] = ()) -> str:
+        """A digest of all that compiled code depends on, so that what the cache holds is never stale.
+
+        That is this kernel, its constants, all it calls, and the order of the fields of its named tuples: compiled code
+        knows fields by their place.
+        """
         source = self._source()
         digest = hashlib.sha256(_code_bytes(source.__code__))
         for name in source.__code__.co_names:
             constant = source.__globals__.get(name)
             if isinstance(constant, int | float | np.number):
                 digest.update(f"{name}={constant!r};".encode())
+            if isinstance(constant, type) and hasattr(constant, "_fields"):
+                bundles += (constant,)
+        for bundle in bundles:
+            digest.update(f"{bundle.__qualname__}{getattr(bundle, '_fields', '')};".encode())
         for callee in self._callees().values():
             digest.update(callee.fingerprint().encode())
         return digest.hexdigest()[:12]
@@ -72,20 +83,37 @@ class Kernel:
         scope = source.__globals__
         return {n: scope[n] for n in source.__code__.co_names if isinstance(scope.get(n), Kernel)}
 
-    def _compile(self) -> Any:
+    def _compile(self, bundles: tuple[type, ...]) -> Any:
         import numba
 
         scope = dict(self.function.__globals__)
         scope.update({name: callee.compiled() for name, callee in self._callees().items()})
         twin = types.FunctionType(self.function.__code__, scope, self.function.__name__)
-        twin.__qualname__ = f"{self.function.__qualname__}_{self.fingerprint()}"
+        twin.__qualname__ = f"{self.function.__qualname__}_{self.fingerprint(bundles)}"
         twin.__module__ = self.function.__module__
         if self._inline:  # into its caller, which is cached
             return numba.njit(nogil=True, inline="always")(twin)
         try:
-            return numba.njit(nogil=True, cache=True)(twin)
+            dispatcher = numba.njit(nogil=True, cache=True)(twin)
         except RuntimeError:  # typed into an interpreter: there is no file to keep the cache beside
             return numba.njit(nogil=True)(twin)
+        _forgive(dispatcher)
+        return dispatcher
+
+
+def _forgive(dispatcher: Any) -> None:
+    """Take a cache that cannot be read for an empty one: damaged files, or those of a version with other types."""
+    files = dispatcher._cache._cache_file
+    for name, nothing in (("_load_index", {}), ("load", None)):
+        read = getattr(files, name)
+
+        def forgiving(*key: Any, read: Any = read, nothing: Any = nothing) -> Any:
+            try:
+                return read(*key)
+            except Exception:
+                return nothing
+
+        setattr(files, name, forgiving)
 
 
 def _code_bytes(code: types.CodeType) -> bytes:

@@ -71,6 +71,15 @@ class HashedRecords(NamedTuple):
     sign: Int64s
 
 
+class HashedShape(NamedTuple):
+    """What most kernels need: the most entries of a record, the number of buckets, and the weights W and V."""
+
+    limit: int
+    buckets: int
+    favoured: int
+    other: int
+
+
 #: Seeds of some reports, and what they vote for.
 Lot = tuple[UInt64s, tuple[Votes, ...]]
 
@@ -182,6 +191,11 @@ class Hashed(Mechanism):
         return favoured_weight(self.epsilon), UNIT
 
     # On the device
+
+    @property
+    def shape(self) -> HashedShape:
+        """The parameters as kernels see them."""
+        return HashedShape(self.max_entries, self.buckets, *self.weights)
 
     @abstractmethod
     def report_fields(self) -> tuple[WireField, ...]:

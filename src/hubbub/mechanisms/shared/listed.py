@@ -35,6 +35,15 @@ class ListedRecords(NamedTuple):
     values: Int64s
 
 
+class ListedShape(NamedTuple):
+    """What most kernels need: the number of keys, the most entries of a record, and the weights W and V."""
+
+    size: int
+    limit: int
+    favoured: int
+    other: int
+
+
 @kernel
 def entry_of(places: Any, first: int, end: int, key: int) -> int:
     """Which of the entries first .. end - 1 has the key, or -1."""
@@ -55,6 +64,11 @@ class Listed(Mechanism):
     def weights(self) -> tuple[int, int]:
         """(W, V): W / V is exp(epsilon) rounded down."""
         return favoured_weight(self.epsilon), UNIT
+
+    @property
+    def shape(self) -> ListedShape:
+        """The parameters as kernels see them."""
+        return ListedShape(self.size, self.max_entries, *self.weights)
 
     def miniature(self) -> Self:
         """The same with few keys."""
