@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from helpers import refused, write_csv
-from hubbub.checks.exact import Enumeration
+from hubbub.checks.exact import Enumeration, law_of
 from hubbub.device.client import Client, encode_record
 from hubbub.model.record import GRID, Entries, Scale, Summary, plain_record, sample_down
 from hubbub.primitives.coins import InsecureCoins
@@ -55,17 +55,22 @@ def ratings(make_task: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "many", ""])
-def test_no_finite_number_is_refused(value: Any, encode: Encode, ratings: Any) -> None:
+def test_no_finite_number_is_refused_in_a_table_and_left_out_on_a_device(
+    value: Any, ratings: Any, tmp_path: Path
+) -> None:
+    rows = [("u", "k", "v"), ("somebody", "1", 2.0), ("somebody", "2", value)]
     with refused():
-        encode(ratings, [("1", 2.0), ("2", value)])
+        encode_table(ratings, read_table(write_csv(tmp_path / "t.csv", rows), "u", "k", "v"))
+    record, summary = decoded(ratings, *encode_record(ratings, {"1": 2.0, "2": value}))
+    assert record == pytest.approx({"1": 2.0})
+    assert summary == Summary(1, 1, unreadable=1)
 
 
 @pytest.mark.parametrize(
     "value", [None, [], 1j, 10**400, "1.5e"], ids=["none", "list", "complex", "huge", "text"]
 )
-def test_a_value_that_is_no_number_is_refused(value: Any, ratings: Any) -> None:
-    with refused("'2'"):
-        encode_record(ratings, {"1": 2.0, "2": value})
+def test_a_value_that_is_no_number_is_left_out(value: Any, ratings: Any) -> None:
+    assert encode_record(ratings, {"1": 2.0, "2": value})[1] == Summary(1, 1, unreadable=1)
 
 
 def test_values_outside_the_range_are_clipped_and_counted(encode: Encode, ratings: Any) -> None:
@@ -87,9 +92,11 @@ def test_a_zero_among_values_is_a_value(encode: Encode, make_task: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [0.5, 2, -1, 1e-9])
-def test_a_set_has_no_other_values(value: float, encode: Encode, make_task: Any) -> None:
+def test_a_set_has_no_other_values(value: float, make_task: Any, tmp_path: Path) -> None:
+    table = write_csv(tmp_path / "t.csv", [("u", "k", "v"), ("somebody", "1", 1), ("somebody", "2", value)])
     with refused("other than 0 and 1"):
-        encode(make_task(), [("1", 1), ("2", value)])
+        encode_table(make_task(), read_table(table, "u", "k", "v"))
+    assert encode_record(make_task(), {"1": 1, "2": value})[1] == Summary(1, 1, unreadable=1)
 
 
 def test_of_a_repeated_key_in_a_table_the_last_row_counts(tmp_path: Path, ratings: Any) -> None:
@@ -136,12 +143,23 @@ def test_long_records_are_kept_where_no_limit_is_needed(make_task: Any) -> None:
     assert client.summary == Summary(1, 7)
 
 
-def test_long_records_are_refused_where_the_guarantee_does_not_cover_them(make_task: Any) -> None:
-    client = Client(make_task("sparse_sum", values="signed", unit="l1", distance=1.0, max_entries=2))
-    client.report({"1": 1.0, "2": 1.0})
+def test_long_records_are_refused_in_a_table_where_the_guarantee_does_not_cover_them(
+    make_task: Any, tmp_path: Path
+) -> None:
+    """A device reports all the same, and the guarantee says what that costs."""
+    task = make_task("sparse_sum", values="signed", unit="l1", distance=1.0, max_entries=2)
+    rows = [("u", "k", "v"), *(("somebody", key, 1.0) for key in "123")]
     with refused("more than 2 entries"):
-        client.report({"1": 1.0, "2": 1.0, "3": 1.0})
-    assert client.summary == Summary(1, 2)
+        encode_table(task, read_table(write_csv(tmp_path / "t.csv", rows), "u", "k", "v"))
+    client = Client(task)
+    client.report({"1": 1.0, "2": 1.0, "3": 1.0})
+    assert client.summary == Summary(1, 3)
+    assert "up to 2 entries" in task.guarantee.words()
+    planned = make_task(
+        "sparse_sum", values="signed", unit="l1", distance=1.0, max_entries=2, round_at="bins"
+    )
+    assert "up to" not in planned.guarantee.note
+    encode_table(planned, read_table(tmp_path / "t.csv", "u", "k", "v"))
 
 
 def test_no_entries_are_fine(encode: Encode, make_task: Any) -> None:
@@ -205,17 +223,64 @@ def test_neither_map_nor_collection_is_refused(record: Any) -> None:
 
 @pytest.mark.parametrize("key", [True, 1.0, None, b"a", ("a",), np.float64(1)])
 def test_keys_are_text_or_whole_numbers(key: Any) -> None:
-    with refused(type(key).__name__):
-        plain_record({key: 1.0})
+    assert plain_record({key: 1.0, "1": 2.0}) == ({"1": 2.0}, 1)
+
+
+class Rude:
+    """A value that does not want to be read."""
+
+    def __float__(self) -> float:
+        raise ZeroDivisionError
+
+
+#: Records that used to be refused, one for each reason, and what is left of them.
+UNTIDY = {
+    "unknown": ({"1": 1.0, "cola": 1.0}, {"1": 1.0}),
+    "only unknown": ({"cola": 1.0}, {}),
+    "not a number": ({"1": 1.0, "2": math.nan}, {"1": 1.0}),
+    "rude": ({"1": 1.0, "2": Rude()}, {"1": 1.0}),
+    "endless key": ({"1": 1.0, 10**5000: 1.0}, {"1": 1.0}),
+    "surrogate": ({"1": 1.0, chr(0xD800): 1.0}, {"1": 1.0}),
+    "set of halves": ({"1": 1.0, "2": 0.5}, {"1": 1.0}),
+    "tuple": ([("1", 1.0)], {}),
+}
+
+
+@pytest.mark.parametrize("keys", [{"kind": "closed", "size": 10}, {"kind": "folded"}, {"kind": "wide"}])
+@pytest.mark.parametrize("name", UNTIDY)
+def test_whether_a_device_reports_does_not_depend_on_its_record(
+    name: str, keys: dict[str, Any], make_task: Any
+) -> None:
+    """A refusal is an output: it would tell these records from all others with certainty."""
+    untidy, rest = UNTIDY[name]
+    task = make_task(keys=keys)
+    client = Client(task)
+    assert len(client.report(untidy)) == task.mechanism.layout.width  # type: ignore[arg-type]
+    if "unknown" in name and keys["kind"] != "closed":
+        rest = dict.fromkeys(untidy, 1.0)  # type: ignore[arg-type]
+    left, expected = encode_record(task, untidy)[0], encode_record(task, rest)[0]  # type: ignore[arg-type]
+    assert left.ids.tolist() == expected.ids.tolist()
+    assert left.values.tolist() == expected.values.tolist()
+    lost = len(untidy) - len(rest)  # type: ignore[arg-type]
+    assert client.summary.unknown + client.summary.unreadable == lost
+
+
+def test_records_at_distance_nothing_both_report(make_task: Any) -> None:
+    """With the unit l1, an entry of 0 more changes nothing: {1, -1} and {1, -1, 0} have the same law."""
+    common = {"values": "signed", "unit": "l1", "distance": 1.0, "max_entries": 2, "epsilon": 4.0}
+    for round_at in ("entries", "bins"):
+        task = make_task("sparse_sum", **common, grid_bits=0, buckets=1, round_at=round_at)
+        laws = [law_of(task, record, 3) for record in ({"0": 1, "1": -1}, {"0": 1, "1": -1, "2": 0.0})]
+        assert laws[0] == laws[1]
 
 
 def test_many_kinds_of_records_mean_the_same() -> None:
     right = {"1": 1.0, "2": 1.0}
-    assert plain_record({1: 1, "2": True}) == right
-    assert plain_record({1, 2}) == right
-    assert plain_record(np.array([1, 2])) == right
-    assert plain_record(str(k) for k in (1, 2)) == right
-    assert plain_record({np.str_("1"): np.float32(1), np.int8(2): Fraction(1)}) == right
+    assert plain_record({1: 1, "2": True}) == (right, 0)
+    assert plain_record({1, 2}) == (right, 0)
+    assert plain_record(np.array([1, 2])) == (right, 0)
+    assert plain_record(str(k) for k in (1, 2)) == (right, 0)
+    assert plain_record({np.str_("1"): np.float32(1), np.int8(2): Fraction(1)}) == (right, 0)
 
 
 # The grid

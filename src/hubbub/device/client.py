@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from hubbub.model.record import Entries, Record, Summary, plain_record, sample_down
 from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
-from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 
 #: Records that are worked on at a time, and of wide reports no more than have this many numbers.
@@ -39,14 +38,24 @@ class Client:
 
 
 def encode_record(task: Task, record: Record) -> tuple[Entries, Summary]:
-    """One record as a batch of one, by the rules of `hubbub.model.record`."""
-    plain = plain_record(record)
-    values, clipped = task.scale.encode(np.fromiter(plain.values(), dtype=np.float64, count=len(plain)))
-    ids = task.keys.ids_of(list(plain))
-    present = values != 0 if task.scale.kind == "set" else np.ones(len(ids), dtype=bool)
+    """One record as a batch of one, by the rules of `hubbub.model.record` for devices."""
+    plain, unreadable = plain_record(record)
+    ids, known = task.keys.known(list(plain))
+    numbers = np.fromiter(plain.values(), dtype=np.float64, count=len(plain))[known]
+    legal = task.scale.legal(numbers)
+    values, clipped = task.scale.encode(numbers[legal])
+    present = values != 0 if task.scale.kind == "set" else np.ones(len(values), dtype=bool)
     kept = int(present.sum())
-    entries = Entries(ids[present], values[present], np.array([0, kept], dtype=np.int64))
-    return entries, Summary(1, kept, clipped=int(clipped.sum()), absent=len(ids) - kept)
+    entries = Entries(ids[legal][present], values[present], np.array([0, kept], dtype=np.int64))
+    summary = Summary(
+        1,
+        kept,
+        clipped=int(clipped.sum()),
+        absent=len(values) - kept,
+        unknown=len(plain) - len(ids),
+        unreadable=unreadable + len(ids) - len(values),
+    )
+    return entries, summary
 
 
 def privatize(
@@ -66,11 +75,6 @@ def privatize(
     step = max(1, min(CHUNK, _MOST_NUMBERS // len(layout.fields)))
     for start in range(0, len(entries), step):
         part = entries.slice(start, min(start + step, len(entries)))
-        if task.mechanism.refuses_longer and (np.diff(part.offsets) > task.mechanism.max_entries).any():
-            raise Refused(
-                f"A record has more than {task.mechanism.max_entries} entries, which this guarantee does not cover; "
-                "make a task with a larger max_entries."
-            )
         if task.mechanism.limits_entries:
             part, sampled = sample_down(part, task.mechanism.max_entries, coins)
             summary += sampled

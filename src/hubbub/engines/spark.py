@@ -357,7 +357,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except optional("pyspark.errors", "spark").PythonException as problem:
-        found = re.search(r"hubbub\.errors\.Refused: (.+)", str(problem))
+        found = re.search(r"hubbub\.[\w.]+\.Refused: (.+)", str(problem))
         if found is None:
             raise
         raise Refused(found.group(1)) from None

@@ -121,19 +121,16 @@ class CoCo(Hashed):
         """The number of pairs with the lowest variance for the target (conditional: their sum)."""
         s = self.max_entries
         if self.family == "prf":
-            tries = range(s + 1, int(s * (4 * self.weights[0] / self.weights[1] + 6)) + 4)
+            most = int(s * (4 * self.weights[0] / self.weights[1] + 6)) + 4
+            pairs = np.arange(s + 1, min(most, (1 << 20) + 1), dtype=np.float64)
         else:
-            tries = (1 << a for a in range(s.bit_length(), 21))  # type: ignore[assignment]
-        best, found = np.inf, 0
-        for pairs in tries:
-            trial = self.model_construct(**{**self.__dict__, "buckets": pairs})
-            mean, presence = trial.variance("mean", 1), trial.variance("frequency", 1)
-            cost = {"mean": mean, "frequency": presence, "conditional": mean + presence}[self.target]
-            if cost < best:
-                best, found = cost, pairs
-        if not found:
+            pairs = np.exp2(np.arange(s.bit_length(), 21, dtype=np.float64))
+        if not len(pairs):
             raise ValueError("epsilon and max_entries are together too large: more than 2^20 buckets needed")
-        return found
+        trial = self.model_construct(**{**self.__dict__, "buckets": pairs})
+        mean, presence = (trial._variance(quantity, 1, 0.0, 0.0) for quantity in ("mean", "frequency"))
+        cost = {"mean": mean, "frequency": presence, "conditional": mean + presence}[self.target]
+        return int(pairs[np.argmin(cost)])
 
     def report_fields(self) -> tuple[WireField, ...]:
         return (WireField("pair", self.buckets), WireField("side", 2))

@@ -23,7 +23,8 @@ class Guarantee:
     """(epsilon, delta)-differential privacy for one unit in one trust model.
 
     unit "record": any two records are hard to tell apart (user level, replace one).
-    unit "entry": two records that differ in one entry are (event level).
+    unit "entry": two records that differ at one key are (event level): there in one only, or with another value. A key
+    that takes another's place differs at two, which costs twice epsilon.
     unit "l1": two records whose values differ by at most `distance` in total are.
     """
 
@@ -48,7 +49,8 @@ class Guarantee:
         """The guarantee as sentences for somebody who has to sign it off."""
         what = {
             "record": "anybody's whole record is exchanged for any other",
-            "entry": "one entry of anybody's record is changed, added or removed",
+            "entry": "one entry of anybody's record is added, removed or given another value (another key instead "
+            "of one of theirs counts as two such changes)",
             "l1": f"anybody's record is changed by at most {self.distance or 0:g} in total (l1 distance)",
         }[self.unit]
         factor = f"a factor of {math.exp(self.epsilon):.4g}"

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.arrays import Bools, Int64s, UInt64s
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.siphash import COHORT, ROUND, SIGN, derive, derive_all, mix, siphash, siphash_many
 
@@ -132,6 +132,16 @@ class Keys(BaseModel):
         if place < 0:
             raise Refused(f"Key {key!r} is not in the task's vocabulary of {self.count} keys.")
         return place
+
+    def known(self, keys: Sequence[str | int]) -> tuple[UInt64s, Bools]:
+        """Ids of those keys that have one, and which they are."""
+        known = np.ones(len(keys), dtype=np.bool_)
+        for place, key in enumerate(keys):
+            try:
+                _encoded(key) if self.kind != "closed" else self.id_of(key)
+            except Refused:
+                known[place] = False
+        return self.ids_of([key for key, here in zip(keys, known, strict=True) if here]), known
 
     def ids_of(self, keys: Sequence[str | int]) -> UInt64s:
         """Ids of many keys."""

@@ -2,15 +2,20 @@
 
 The rules for untidy records, in one place:
 
-| what | rule |
-|---|---|
-| a value that is NaN, infinite or no number | refused |
-| a value outside the task's range | clipped to the range, counted |
-| a value of 0 in a set | the key is not in the set: left out, counted |
-| a set value other than 0 or 1 | refused |
-| a key twice (tables only) | the last one counts, the rest are counted |
-| more entries than max_entries | a uniform sample of them, counted (not where the mechanism needs no limit) |
-| no entries at all | fine: the report hides that, too |
+| what | on a device | in a table |
+|---|---|---|
+| a value that is NaN, infinite or no number | left out, counted | refused |
+| a set value other than 0 or 1 | left out, counted | refused |
+| a key that is neither text nor a whole number | left out, counted | refused |
+| a key that is not in a closed vocabulary | left out, counted | refused |
+| a value outside the task's range | clipped to the range, counted | the same |
+| a value of 0 in a set | the key is not in the set: left out, counted | the same |
+| a key twice | (cannot be) | the last one counts, the rest are counted |
+| more entries than max_entries | a uniform sample of them, counted; all where the mechanism needs no limit | the same |
+| no entries at all | fine: the report hides that, too | the same |
+
+A device always reports, whatever its record is: whether it does would otherwise say something about the record, which
+no guarantee covers. The owner of a table sees it anyway, and is told what is wrong with it.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.primitives.arrays import Floats, Int64s, UInt64s
+from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record, run_kernel
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
@@ -46,6 +51,8 @@ class Summary:
     repeated: int = 0
     sampled_records: int = 0
     dropped_entries: int = 0
+    unknown: int = 0
+    unreadable: int = 0
 
     def __add__(self, other: Summary) -> Summary:
         return Summary(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -60,6 +67,8 @@ class Summary:
             (self.clipped, "values clipped to the range"),
             (self.absent, "zero entries of sets left out"),
             (self.repeated, "repeated keys (last one kept)"),
+            (self.unknown, "keys outside the vocabulary left out"),
+            (self.unreadable, "entries that cannot be read left out"),
             (self.sampled_records, f"records sampled down ({self.dropped_entries:,} entries dropped)"),
         )
         return "; ".join(parts + [f"{count:,} {what}" for count, what in notes if count])
@@ -96,12 +105,16 @@ class Scale:
     center: float
     half: float
 
+    def legal(self, values: Floats) -> Bools:
+        """Which finite values the task can take."""
+        return np.isin(values, (0.0, 1.0)) if self.kind == "set" else np.ones(len(values), dtype=np.bool_)
+
     def encode(self, values: Floats) -> tuple[Int64s, Int64s]:
         """Values as grid integers, and which of them had to be clipped."""
         if not np.isfinite(values).all():
             raise Refused("A value is not a finite number; only finite numbers can be collected.")
         if self.kind == "set":
-            if not np.isin(values, (0.0, 1.0)).all():
+            if not self.legal(values).all():
                 raise Refused("A set has no values other than 0 and 1; give the task a range for values.")
             return values.astype(np.int64) * GRID, np.zeros(len(values), dtype=np.int64)
         inside = np.clip(values, self.low, self.high)
@@ -109,23 +122,25 @@ class Scale:
         return np.clip(scaled, -GRID, GRID), (inside != values).astype(np.int64)
 
 
-def plain_record(record: Record) -> dict[Any, float]:
-    """A record as a map from key to number."""
+def plain_record(record: Record) -> tuple[dict[str, float], int]:
+    """A record as a map from key to finite number, and how many entries are none."""
     if isinstance(record, str | bytes) or not isinstance(record, Iterable):
         raise Refused("A record is a map from key to value, or a collection of keys; this is neither.")
     items = record.items() if isinstance(record, Mapping) else ((key, 1.0) for key in record)
-    plain: dict[Any, float] = {}
+    plain: dict[str, float] = {}
+    unreadable = 0
     for key, value in items:
-        if isinstance(key, bool) or not isinstance(key, str | int | np.integer):
-            raise Refused(f"A key must be text or a whole number, not {type(key).__name__}.")
         try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise Refused(f"The value of key {str(key)!r} is not a number.") from None
-        if not math.isfinite(number):
-            raise Refused(f"The value of key {str(key)!r} is {number}; only finite numbers can be collected.")
-        plain[str(key)] = number
-    return plain
+            if isinstance(key, bool) or not isinstance(key, str | int | np.integer):
+                raise TypeError
+            name, number = str(key), float(value)
+        except Exception:  # whatever a value of somebody else's making does when it is asked for its number
+            number = math.nan
+        if math.isfinite(number):
+            plain[name] = number
+        else:
+            unreadable += 1
+    return plain, unreadable
 
 
 @per_record

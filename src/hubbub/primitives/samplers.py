@@ -52,6 +52,8 @@ def _native_below() -> Any:
 
     @numba.njit(nogil=True)
     def below(tape: Any, bound: Any) -> Any:
+        if bound < 1:
+            raise ValueError("there is no number below 0 to draw")
         words, cursor = tape
         mask = np.int64(bound) - 1
         for shift in (1, 2, 4, 8, 16, 32):

@@ -63,7 +63,7 @@ def read_table(path: str | Path, user: str, key: str, value: str | None = None) 
 
 
 def encode_table(task: Task, table: Table) -> tuple[Entries, Summary]:
-    """All records of a table, by the rules of `hubbub.model.record`."""
+    """All records of a table, by the rules of `hubbub.model.record` for tables."""
     values = np.ones(table.rows) if table.values is None else table.values
     if table.values is None and task.scale.kind != "set":
         raise Refused("The task collects values: name the column that holds them.")
@@ -78,6 +78,11 @@ def encode_table(task: Task, table: Table) -> tuple[Entries, Summary]:
     kept = order[last & present]
     counts = np.bincount(table.user[kept], minlength=table.users)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    if task.mechanism.refuses_longer and counts.max(initial=0) > task.mechanism.max_entries:
+        raise Refused(
+            f"A record has more than {task.mechanism.max_entries} entries, which this guarantee does not cover; "
+            "make a task with a larger max_entries."
+        )
     summary = Summary(
         table.users,
         len(kept),
