@@ -52,8 +52,7 @@ def _round(tape: Any, value: int, step: int) -> int:
 
 
 class _Bins(NamedTuple):
-    """The value grid over the bins' grid, and whether sums are rounded to it instead of entries; a clip (none if below
-    0); the noise's scale; the wire's step and steps."""
+    """How fine the grid is, what is rounded to it; a clip (none if below 0); the noise's scale; the wire's steps."""
 
     shrink: int
     sums_first: bool
@@ -281,8 +280,9 @@ class SparseSum(Hashed):
         if self.unit == "record":
             return 2 * (self.clip if self.walks else self._published_clip)
         distance = float(self.distance or 0)
-        slack = self.buckets if self.round_at == "bins" else 2 * self.max_entries
-        slack *= self.values == "signed"
+        slack = (self.buckets if self.round_at == "bins" else 2 * self.max_entries) * (
+            self.values == "signed"
+        )
         pure = math.ceil(distance * unit) + slack
         if not self.delta:
             return pure
