@@ -20,6 +20,7 @@ system:
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(STAMP)
 	$(BIN)/mypy
