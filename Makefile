@@ -11,7 +11,7 @@ demo: $(STAMP)
 	$(BIN)/hubbub demo
 
 test: lint types system
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --dist loadgroup -rs
 
 # A browser and Java, for the tests that need them; elsewhere than in CI these tests may be left out.
 system:
@@ -20,6 +20,7 @@ system:
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache --no-logo
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -15,8 +15,7 @@ from hubbub.checks import audit
 from hubbub.checks.conformance import task_for
 from hubbub.mechanisms.collision import Collision
 from hubbub.mechanisms.registry import make_mechanism
-from hubbub.model import mechanism as registry
-from hubbub.model.mechanism import Mechanism
+from hubbub.model.mechanism import Mechanism, registered
 from hubbub.primitives.coins import InsecureCoins
 
 SAMPLES = 20_000
@@ -46,7 +45,7 @@ def loud() -> Iterator[type[Mechanism]]:
             return 2 * favoured, other
 
     yield Loud
-    registry._registry.pop("loud")
+    registered.pop("loud")
 
 
 def save(mechanism: Mechanism, folder: Path, size: int = 40) -> Path:

@@ -149,10 +149,14 @@ def test_an_old_snapshot_is_not_advanced(opened: Opener, store_url: str) -> None
     store = opened(store_url)
     store.append([batch(1)])
     rows = store.unfolded(NAME, 1, 10)
-    step = (b"state", rows, True, {0: 3}, {}, 120)
-    assert store.advance(NAME, Head(0, 0, None), Head(1, 3, 0), *step)
-    assert not store.advance(NAME, Head(0, 0, None), Head(1, 3, 0), *step)
-    assert not store.advance(NAME, Head(5, 3, 0), Head(6, 6, 0), *step)
+
+    def advance(old: Head, new: Head) -> bool:
+        kept: Any = {"folded": rows, "keep_reports": True}
+        return store.advance(NAME, old, new, b"state", **kept, arrived={0: 3}, closed={}, most_states=120)
+
+    assert advance(Head(0, 0, None), Head(1, 3, 0))
+    assert not advance(Head(0, 0, None), Head(1, 3, 0))
+    assert not advance(Head(5, 3, 0), Head(6, 6, 0))
     assert store.head(NAME) == Head(1, 3, 0)
     assert store.periods(NAME, 10) == [(0, 3)]
 

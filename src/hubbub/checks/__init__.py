@@ -1,1 +1,1 @@
-"""The laws, checked through the shipped code: exact enumeration, conformance of every mechanism, audit of a task."""
+"""The laws, checked through the shipped code: by enumeration, conformance and audit."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(
+    *,
     reports: tuple[Path, ...],
     output: Path,
     task_file: Path | None,

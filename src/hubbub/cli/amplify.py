@@ -46,6 +46,7 @@ _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 @click.option("-o", "--output", type=OUTPUT, help="With --compare: write the figure to this file.")
 @json_option
 def command(
+    *,
     task: Path | None,
     mechanism: str | None,
     epsilon: float | None,

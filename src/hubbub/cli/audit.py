@@ -17,7 +17,7 @@ from hubbub.cli._common import EXISTING, json_option, progress, say
 )
 @click.option("--exact/--no-exact", default=True, show_default=True, help="Enumerate a small instance, too.")
 @json_option
-def command(task: Path, samples: int, confidence: float, exact: bool, as_json: bool) -> None:
+def command(*, task: Path, samples: int, confidence: float, exact: bool, as_json: bool) -> None:
     """Check a task's privacy claim by running what ships: by enumeration, and by sampling at real size.
 
     Exit code 1 if the claim is refuted.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(
-    users: int, keys: int, epsilon: float, max_entries: int, seed: int, output: Path, as_json: bool
+    *, users: int, keys: int, epsilon: float, max_entries: int, seed: int, output: Path, as_json: bool
 ) -> None:
     """A simulated crowd, privatized record by record, and what can be learned from it.
 

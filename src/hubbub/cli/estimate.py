@@ -26,6 +26,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
 def command(
+    *,
     state: Path,
     asked: str | None,
     top: int,

@@ -15,7 +15,7 @@ from hubbub.cli._common import EXISTING, json_option, say
 @click.argument("path", type=EXISTING)
 @click.option("--report", type=click.IntRange(0), help="Show the fields of this report, too.")
 @json_option
-def command(path: Path, report: int | None, as_json: bool) -> None:
+def command(*, path: Path, report: int | None, as_json: bool) -> None:
     """Say what is in a reports, state, release or task file."""
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.primitives.envelope import KINDS, MAGIC, read_file

@@ -9,7 +9,7 @@ from hubbub.cli._common import json_option, say
 
 @click.command()
 @json_option
-def command(as_json: bool) -> None:
+def command(*, as_json: bool) -> None:
     """List the mechanisms and their parameters."""
     from hubbub.mechanisms.registry import mechanisms
 

@@ -13,7 +13,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 @click.argument("states", type=EXISTING, nargs=-1, required=True)
 @click.option("-o", "--output", type=OUTPUT, required=True, help="State file to write.")
 @json_option
-def command(states: tuple[Path, ...], output: Path, as_json: bool) -> None:
+def command(*, states: tuple[Path, ...], output: Path, as_json: bool) -> None:
     """Merge state files of one task into one."""
     from hubbub.primitives.errors import Refused
     from hubbub.protocol.files import load_state, save_state

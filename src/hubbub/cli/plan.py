@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 @click.option("--name", default="planned", show_default=True, help="Name of that task.")
 @json_option
 def command(
+    *,
     keys: int | None,
     vocabulary: Path | None,
     bits: int | None,

@@ -18,7 +18,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Reports file to write.")
 @json_option
 def command(
-    table: Path, task: Path, user: str, key: str, value: str | None, output: Path, as_json: bool
+    *, table: Path, task: Path, user: str, key: str, value: str | None, output: Path, as_json: bool
 ) -> None:
     """Turn a table of records into private reports.
 

@@ -20,7 +20,7 @@ from hubbub.cli._common import EXISTING, json_option, say
 )
 @json_option
 def command(
-    release: Path, keys: tuple[str, ...], keys_file: Path | None, estimator: str | None, as_json: bool
+    *, release: Path, keys: tuple[str, ...], keys_file: Path | None, estimator: str | None, as_json: bool
 ) -> None:
     """Estimates with 95 % intervals for KEYS from the file RELEASE, in the order asked."""
     if bool(keys) == (keys_file is not None):

@@ -48,6 +48,7 @@ _ALGORITHMS = (
 @click.option("-o", "--output", type=OUTPUT, required=True, help="The file to write.")
 @json_option
 def command(
+    *,
     table: Path,
     key: str,
     count: str | None,

@@ -25,6 +25,7 @@ from hubbub.primitives.errors import Refused
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes; left out: one per core.")
 @json_option
 def command(
+    *,
     names: tuple[str, ...],
     listing: bool,
     quick: bool,

@@ -26,7 +26,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 )
 @json_option
 def command(
-    ledger: Path, task: Path | None, reports: int | None, delta: float, method: Any, as_json: bool
+    *, ledger: Path, task: Path | None, reports: int | None, delta: float, method: Any, as_json: bool
 ) -> None:
     """Show a ledger of shuffled rounds, and what they promise together."""
     from dataclasses import asdict

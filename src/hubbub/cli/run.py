@@ -24,6 +24,7 @@ from hubbub.cli._tasks import build_task, default_quantity, task_options
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
 def command(
+    *,
     table: Path,
     user: str,
     key: str,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--demo", is_flag=True, help="Make up a task and a crowd of devices, and collect from them.")
 @json_option
 def command(
-    tasks: tuple[Path, ...], store: str, host: str, port: int, processes: int, demo: bool, as_json: bool
+    *, tasks: tuple[Path, ...], store: str, host: str, port: int, processes: int, demo: bool, as_json: bool
 ) -> None:
     """Collect reports over HTTP and show estimates on a dashboard.
 

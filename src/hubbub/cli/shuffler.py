@@ -42,6 +42,7 @@ from hubbub.cli._common import EXISTING, json_option, say
 @click.option("--port", type=click.IntRange(0, 65535), default=8701, show_default=True)
 @json_option
 def command(
+    *,
     tasks: tuple[Path, ...],
     collector: str,
     token: str,

@@ -25,6 +25,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
 def command(
+    *,
     task: Path,
     like: Path,
     user: str,

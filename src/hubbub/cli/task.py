@@ -34,6 +34,7 @@ def command() -> None:
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
 @json_option
 def new(
+    *,
     name: str,
     size: int | None,
     vocabulary: Path | None,
@@ -63,7 +64,7 @@ def new(
 @command.command()
 @click.argument("path", type=EXISTING)
 @json_option
-def show(path: Path, as_json: bool) -> None:
+def show(*, path: Path, as_json: bool) -> None:
     """Say what a task file describes."""
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.protocol.task import Task

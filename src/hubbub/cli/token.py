@@ -34,7 +34,7 @@ def command() -> None:
 @click.option("--label", default="", help="Whom or what the token is for.")
 @_store_option
 @json_option
-def new(role: str, label: str, store: str, as_json: bool) -> None:
+def new(*, role: str, label: str, store: str, as_json: bool) -> None:
     """Make a token and show it, this once.
 
     upload: send reports. analyst: read estimates. shuffler: send shuffled crowds. admin: everything.
@@ -49,7 +49,7 @@ def new(role: str, label: str, store: str, as_json: bool) -> None:
 @command.command(name="list")
 @_store_option
 @json_option
-def list_tokens(store: str, as_json: bool) -> None:
+def list_tokens(*, store: str, as_json: bool) -> None:
     """List all tokens: number, role, label, when made and revoked. The tokens themselves are not stored."""
     with _opened(store) as tokens:
         found = tokens.all()
@@ -76,7 +76,7 @@ def list_tokens(store: str, as_json: bool) -> None:
 @click.argument("number", type=int)
 @_store_option
 @json_option
-def revoke(number: int, store: str, as_json: bool) -> None:
+def revoke(*, number: int, store: str, as_json: bool) -> None:
     """Refuse a token from now on; a running service learns of it within two seconds."""
     with _opened(store) as tokens:
         tokens.revoke(number)

@@ -93,7 +93,9 @@ def run_demo(host: str, port: int, say: Callable[[dict[str, Any], str], None]) -
         shuffler = stack.enter_context(serving(create_shuffler_app(mixing)))
 
         def uploader(url: str, **options: Any) -> Uploader:
-            made = Uploader(url, task, tokens["upload"], folder / "devices", _GROUP, linger=_PAUSE, **options)
+            made = Uploader(
+                url, task, tokens["upload"], folder / "devices", batch=_GROUP, linger=_PAUSE, **options
+            )
             return stack.enter_context(made)
 
         direct, sealed = uploader(address), uploader(shuffler, sealed_for=service.keys.public)

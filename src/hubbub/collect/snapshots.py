@@ -140,11 +140,11 @@ class Folder:
             current.head,
             head,
             sealed,
-            rows,
-            task.keep_reports,
-            arrived,
-            closed,
-            most_states,
+            folded=rows,
+            keep_reports=task.keep_reports,
+            arrived=arrived,
+            closed=closed,
+            most_states=most_states,
         )
         return replace(current, head=head, state=state) if done else None
 

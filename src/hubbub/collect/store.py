@@ -270,6 +270,7 @@ class Store:
         old: Head,
         new: Head,
         payload: bytes,
+        *,
         folded: Sequence[Unfolded],
         keep_reports: bool,
         arrived: dict[int, int],
@@ -278,7 +279,8 @@ class Store:
     ) -> bool:
         """Replace snapshot `old` by `new` and mark its batches, or do nothing because `old` is not the newest.
 
-        `arrived` counts the new reports by period, `closed` has compressed states of periods that ended.
+        `folded` are the batches that are in it now, `arrived` counts their reports by period, `closed` has compressed
+        states of periods that ended.
         """
         with self.writing() as connection:
             row = {"version": new.version, "count": new.count, "period": new.period, "payload": payload}

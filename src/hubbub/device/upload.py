@@ -58,6 +58,7 @@ class Uploader:
         task: Task,
         token: str,
         spool: str | Path,
+        *,
         batch: int = 1000,
         linger: float = 5.0,
         timeout: float = 30.0,

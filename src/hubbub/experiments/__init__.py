@@ -1,1 +1,1 @@
-"""Populations to try things on, and what comes out."""
+"""The papers' figures and tables, run again on crowds with known truth and on published data."""

@@ -3,7 +3,7 @@
 A mechanism holds frozen parameters and no data, no keys and no randomness. To add one, write a class
 in one file of `hubbub/mechanisms/`: parameters as typed fields, a guarantee, a kernel that
 randomizes, a layout for the wire, estimates with variances. The registry, the command line, the
-planner, the conformance suite and the docs table find it by themselves.
+planner and the conformance suite find it by themselves.
 """
 
 from __future__ import annotations

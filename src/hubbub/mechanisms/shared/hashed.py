@@ -1,8 +1,7 @@
 """The shared body of mechanisms whose report is a public seed and votes for hash buckets.
 
-A subclass says how a record becomes a report (`respond`), what a report votes for (`votes`) and what the
-votes mean (`moments`, `variance`). Hashing, wire, state and counting are the same for all of them and
-live here.
+A subclass says how a record becomes a report (`kernel_and_shape`), what a report votes for (`votes`) and what the votes
+mean (`moments`, `variance`). Hashing, wire, state and counting are the same for all of them and live here.
 """
 
 from __future__ import annotations
