@@ -192,9 +192,7 @@ class SparseSum(Hashed):
         if self.unit == "record" and (self.buckets != 1 or self.round_at == "bins"):
             raise ValueError("unit record has one bin, and rounds entries")
         if not self.walks and (self.noise or self.clip or self.reach):
-            raise ValueError(
-                "noise, clip and reach belong to unit record and are the paper's own as published"
-            )
+            raise ValueError("noise, clip and reach are for unit record, and the paper's own as published")
         if self.walks:
             self._tune()
         if self.epsilon * _EPSILON_STEPS < 1 or self._scale[0] >= 1 << 55:
