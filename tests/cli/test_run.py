@@ -152,6 +152,8 @@ def test_untidy_records_are_counted(tmp_path: Path) -> None:
         "repeated": 1,
         "sampled_records": 1,
         "dropped_entries": 1,
+        "unknown": 0,
+        "unreadable": 0,
     }
 
 

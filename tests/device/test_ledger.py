@@ -83,9 +83,9 @@ def test_tasks_have_budgets_of_their_own(path: Path, make_task: Any) -> None:
     assert (ledger.spent(one), ledger.spent(two)) == (1.0, 2.0)
 
 
-def test_a_bad_record_spends_nothing(path: Path, make_task: Any) -> None:
-    with refused("vocabulary"):
-        Ledger(path).report(make_task(), ["no such key"])
+def test_what_is_no_record_spends_nothing(path: Path, make_task: Any) -> None:
+    with refused("neither"):
+        Ledger(path).report(make_task(), "no record")
     assert Ledger(path).spent(make_task()) == 0.0
     assert not path.exists()
 
