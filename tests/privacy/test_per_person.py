@@ -178,10 +178,16 @@ def test_epsilon_is_the_inverse_of_delta(per_person: int, delta: float) -> None:
 def test_in_words() -> None:
     mechanism = make_mechanism("collision", epsilon=1.0, max_entries=4)
     note = shuffled_guarantee(mechanism, 10_000, 1e-6, 3).note
-    assert "up to 3 reports per person, all together, among 10,000 shuffled reports" in note
+    assert (
+        "up to 3 reports per person, all together and whatever record each is about, among 10,000 shuffled reports"
+        in note
+    )
     assert "one report per person" in shuffled_guarantee(mechanism, 10_000, 1e-6).note
     together = compose([crowd_of(mechanism, 10_000, 3)] * 2, 1e-6, "basic").note
-    assert "up to 3 reports per person, all together, in each of 2 rounds" in together
+    assert (
+        "up to 3 reports per person, all together and whatever record each is about, in each of 2 rounds"
+        in together
+    )
 
 
 @pytest.mark.parametrize("per_person", [0, -1])

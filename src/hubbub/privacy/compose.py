@@ -40,7 +40,7 @@ from hubbub.protocol.task import Task
 Method = Literal["loss", "advanced", "basic"]
 
 #: Points between 0 and the largest loss of a round at which its delta(epsilon) is computed.
-_POINTS = 400
+_POINTS = 100
 
 
 def compose(rounds: Sequence[Crowd], delta: float, method: Method = "loss") -> Guarantee:
@@ -52,13 +52,14 @@ def compose(rounds: Sequence[Crowd], delta: float, method: Method = "loss") -> G
     epsilon = add_up(rounds, delta) if len(rounds) > 1 else rounds[0].epsilon(delta)
     sizes = sorted({crowd.reports for crowd in rounds})
     most = max(crowd.per_person for crowd in rounds)
+    number = "1 round" if len(rounds) == 1 else f"{len(rounds):,} rounds"
     among = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     return Guarantee(
         epsilon,
         unit="record",
         model="shuffled",
         delta=delta,
-        note=f"Holds for {reports_per_person(most)} in each of {len(rounds)} rounds among {among} shuffled reports "
+        note=f"Holds for {reports_per_person(most)} in each of {number} among {among} shuffled reports "
         f"({method} composition).",
     )
 

@@ -229,7 +229,9 @@ def shuffled_guarantee(mechanism: Mechanism, reports: int, delta: float, per_per
 
 def reports_per_person(most: int) -> str:
     """Whom a guarantee is about, in words."""
-    return "one report per person" if most == 1 else f"up to {most:,} reports per person, all together,"
+    if most == 1:
+        return "one report per person"
+    return f"up to {most:,} reports per person, all together and whatever record each is about,"
 
 
 def solve_local_epsilon(
