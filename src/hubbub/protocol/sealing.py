@@ -41,9 +41,8 @@ def seal(report: bytes, public_key: bytes, task: Task, period: str = "once") -> 
         )
     label = b"" if period == "once" else period.encode()
     if len(label) != label_width(task):
-        raise Refused(
-            f"A report is sealed for a period of its task, one {task.period}, and not for {period!r}."
-        )
+        has = "has no periods" if task.period == "once" else f"has one a {task.period}"
+        raise Refused(f"{period!r} is no period of task {task.name!r}, which {has}.")
     curve = optional("cryptography.hazmat.primitives.asymmetric.x25519", "seal")
     try:
         key = curve.X25519PublicKey.from_public_bytes(public_key)
