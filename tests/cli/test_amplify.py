@@ -11,7 +11,8 @@ import pytest
 
 from helpers import refuse, run_cli, small_task, succeed
 from hubbub.cli import amplify
-from hubbub.privacy.shuffle import shuffled_guarantee
+from hubbub.privacy.compose import compose
+from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 from hubbub.protocol.task import Task
 
 SMALL = ("--epsilon", 1, "--max-entries", 4)
@@ -69,6 +70,76 @@ def test_rounds_by_loss_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
     said = refuse("amplify", *COLLISION, "--reports", 10_000, "--rounds", 2)
     assert "hubbub[accounting]" in said
+
+
+def periodic(tmp_path: Path, period: str, per_period: int = 1) -> Path:
+    path = tmp_path / f"{period}{per_period}.toml"
+    rules = {"period": period, "reports_per_period": per_period}
+    small_task("collision", buckets=8).model_copy(update=rules).save(path)
+    return path
+
+
+def test_a_task_with_several_reports_per_period(tmp_path: Path) -> None:
+    """What is promised is about all of them, in `amplify` and in `rounds` alike."""
+    path = periodic(tmp_path, "once", 3)
+    said = succeed("amplify", path, "--reports", 5000)
+    expected = shuffled_guarantee(Task.load(path).mechanism, 5000, 1e-6, 3)
+    assert said["shuffled"] == expected.as_dict()
+    assert expected.epsilon > 3 * shuffled_guarantee(Task.load(path).mechanism, 5000, 1e-6).epsilon
+    printed = run_cli("amplify", path, "--reports", 5000).stdout
+    assert "up to 3 reports per person, all together" in printed
+    assert "in all: epsilon = 3 per record, local model; epsilon = 0." in printed
+    rounds = succeed("rounds", tmp_path / "rounds.json", "--add", path, "--reports", 5000)
+    assert rounds["guarantee"]["epsilon"] == expected.epsilon
+    assert (rounds["rounds"][0]["per_person"], rounds["ahead"]) == (3, {})
+
+
+@pytest.mark.parametrize(
+    ("period", "counts"), [("day", [1, 30, 365]), ("week", [1, 4, 52]), ("month", [1, 12]), ("once", [1])]
+)
+@pytest.mark.parametrize("method", ["loss", "basic"])
+def test_a_month_and_a_year_of_a_task(tmp_path: Path, period: str, counts: list[int], method: str) -> None:
+    if method == "loss":
+        pytest.importorskip("dp_accounting")
+    path, asked = periodic(tmp_path, period, 2), ("--reports", 5000, "--method", method)
+    spans = succeed("amplify", path, *asked)["over_time"]
+    assert [span["periods"] for span in spans] == counts
+    assert [span["local"]["epsilon"] for span in spans] == [2.0 * count for count in counts]
+    crowd = crowd_of(Task.load(path).mechanism, 5000, 2)
+    for span in spans[1:]:
+        assert span["shuffled"] == compose([crowd] * span["periods"], 1e-6, method).as_dict()
+    rounds = succeed("rounds", tmp_path / "rounds.json", "--add", path, *asked)
+    assert [promise["epsilon"] for promise in rounds["ahead"].values()] == [
+        span["shuffled"]["epsilon"] for span in spans[1:]
+    ]
+    printed = run_cli("rounds", tmp_path / "rounds.json", *asked[2:]).stdout
+    assert printed.count("of rounds like the last") == len(counts) - 1
+
+
+def test_a_month_and_a_year_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advanced composition then, and it says so."""
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
+    path = periodic(tmp_path, "day")
+    spans = succeed("amplify", path, "--reports", 5000)["over_time"]
+    expected = compose([crowd_of(Task.load(path).mechanism, 5000)] * 365, 1e-6, "advanced")
+    assert spans[-1]["shuffled"] == expected.as_dict()
+    assert "365 rounds among 5,000 shuffled reports (advanced composition)" in spans[-1]["shuffled"]["note"]
+
+
+def test_a_task_shows_what_its_periods_add_up_to(tmp_path: Path) -> None:
+    path = periodic(tmp_path, "day", 2)
+    printed = run_cli("task", "show", path).stdout
+    assert "at most 2 reports a day and spends epsilon = 1 on each: epsilon = 2 a day" in printed
+    assert "a month (30 days): epsilon = 60 per record" in printed
+    assert "a year (365 days): epsilon = 730 per record" in printed
+    spans = succeed("task", "show", path)["over_time"]
+    assert [(span["span"], span["local"]["epsilon"], span["shuffled"]) for span in spans] == [
+        ("one day", 2, None),
+        ("a month (30 days)", 60, None),
+        ("a year (365 days)", 730, None),
+    ]
+    assert "spending" not in run_cli("task", "show", periodic(tmp_path, "once")).stdout
 
 
 @pytest.mark.parametrize(

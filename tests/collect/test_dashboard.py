@@ -67,7 +67,8 @@ SETS = task("Pages <b>seen</b>")
 VALUES = task("Ratings", mechanism="coco", low=1, high=5)
 OPEN = task("Any word", {"kind": "folded", "bits": 16}, precision="minute")
 FEW = task("Withheld", minimum_reports=300)
-TASKS = (SETS, VALUES, OPEN, FEW)
+DAILY = task("Daily", period="day", reports_per_period=2)
+TASKS = (SETS, VALUES, OPEN, FEW, DAILY)
 
 
 def crowd_reports(chosen: Task, people: int, seed: int) -> bytes:
@@ -493,6 +494,32 @@ def test_guarantees_refusals_and_exports(visit: Reader) -> None:
     rows = list(csv.DictReader(io.StringIO(saved[0].text())))
     assert [row["key"] for row in rows] == list(SETS.keys.vocabulary or ())
     assert [row["key"] for row in saved[1].json()["estimates"]] == list(SETS.keys.vocabulary or ())
+
+
+def test_what_a_month_and_a_year_add_up_to(visit: Reader) -> None:
+    """Locally from the first page on, shuffled once a crowd has come; a task without periods has no such table."""
+    board, width = visit.board, DAILY.mechanism.layout.width
+    assert visit.open(SETS).locator("#privacy table").count() == 0
+    page = visit.open(DAILY)
+    rows = page.locator("#privacy tbody tr")
+    assert [row.split("\t") for row in rows.all_inner_texts()] == [
+        ["one day", "6"],
+        ["a month (30 days)", "180"],
+        ["a year (365 days)", "2,190"],
+    ]
+    public = bytes.fromhex(board.collector.get("/v1/key").json["key"])
+    reports = crowd_reports(DAILY, 150, 9)
+    crowd = [seal(reports[i : i + width], public, DAILY, "2024-03-06") for i in range(0, len(reports), width)]
+    path = f"/v1/tasks/{DAILY.digest.hex()}"
+    assert board.collector.upload(b"".join(crowd), "daily", path=f"{path}/shuffled").json["accepted"] == 150
+    page.locator("#privacy th").get_by_text("ε, shuffled").wait_for()
+    spans = board.collector.get(path).json["over_time"]
+    assert [row.split("\t")[2] for row in rows.all_inner_texts()] == [
+        f"{span['shuffled']['epsilon']:.3g}" for span in spans
+    ]
+    assert "no crowd has fewer than 150 reports" in page.locator("#privacy").inner_text()
+    assert "crowds of 150 or more, up to 2 of one person, in one day" in page.locator("#figures").inner_text()
+    assert "up to 2 reports per person, all together" in page.locator("#privacy").inner_text()
 
 
 def test_the_list_of_tasks(visit: Reader) -> None:

@@ -38,7 +38,11 @@ from hubbub.collect import snapshots as folding
 from hubbub.collect.database import history, states
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
+from hubbub.privacy.over_time import over_time
+from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.protocol.files import load_state
+from hubbub.protocol.periods import period_of
+from hubbub.protocol.sealing import seal
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
@@ -124,6 +128,56 @@ def test_the_task_and_its_promise(collector: Collector) -> None:
 )
 def test_spending_in_words(rules: dict[str, Any], words: str) -> None:
     assert words in service.spending(collected_task(**rules))
+
+
+def sealed_crowd(task: Task, public: bytes, reports: int) -> bytes:
+    """A crowd as a shuffler sends it."""
+    width, period = task.mechanism.layout.width, period_of(task, datetime.date(2024, 3, 6))
+    made = some_reports(task, reports)
+    return b"".join(seal(made[i : i + width], public, task, period) for i in range(0, len(made), width))
+
+
+@pytest.mark.parametrize("per_period", [1, 3])
+def test_what_periods_compose_to(per_period: int, tmp_path: Path) -> None:
+    """All reports of a person, in a day, a month and a year, at the smallest crowd that came."""
+    task = collected_task(period="day", reports_per_period=per_period)
+    with collecting(f"sqlite:///{tmp_path}/s.db", task) as running:
+        path, public = f"{running.path}/shuffled", running.service.keys.public
+        before = running.get(running.path).json
+        assert [span["local"]["epsilon"] for span in before["over_time"]] == [
+            per_period * days for days in (1, 30, 365)
+        ]
+        assert {span["shuffled"] for span in before["over_time"]} == {None}
+        seen = {}
+        for crowd in (300, 120, 200):
+            running.upload(sealed_crowd(task, public, crowd), f"c{crowd}", path=path)
+            seen[crowd] = strict_json(running.get(running.path).body)
+    assert seen[120]["over_time"] == seen[200]["over_time"]
+    for crowd in (300, 120):
+        expected = over_time(task, crowd)
+        assert seen[crowd]["over_time"] == [span.as_dict() for span in expected]
+        shuffled = seen[crowd]["guarantee"]["shuffled"]
+        one = shuffled_guarantee(task.mechanism, crowd, 1e-6, per_period)
+        assert (shuffled["epsilon"], shuffled["per_person"]) == (one.epsilon, per_period)
+        assert "a person's reports of one day" in shuffled["words"]
+        assert (f"up to {per_period} reports per person" in shuffled["words"]) == (per_period > 1)
+
+
+def test_a_crowd_without_a_bound_is_said_to_add_nothing(tmp_path: Path) -> None:
+    """A guarantee per entry is not amplified, and the reason is given."""
+    mechanism = {"name": "sparse_sum", "epsilon": 1.0, "max_entries": 2, "values": "set", "unit": "entry"}
+    task = collected_task(mechanism=mechanism)
+    with collecting(f"sqlite:///{tmp_path}/s.db", task) as running:
+        assert running.get(running.path).json["unamplified"] == ""
+        crowd = sealed_crowd(task, running.service.keys.public, 100)
+        assert running.upload(crowd, "c", path=f"{running.path}/shuffled").json["accepted"] == 100
+        about = running.get(running.path).json
+        token = running.service.tokens.new("analyst")
+        page = running.get(f"/tasks/{task.digest.hex()}", token).body.decode()
+    assert about["guarantee"]["shuffled"] is None
+    assert "per entry" in about["unamplified"]
+    assert "Shuffling adds nothing" in page
+    assert about["unamplified"].replace("'", "&#39;") in page
 
 
 def test_files(collector: Collector, tmp_path: Path) -> None:

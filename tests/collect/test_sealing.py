@@ -108,6 +108,26 @@ def test_another_task_another_key_and_nonsense_do_not_open() -> None:
     assert PAIR.open_each(TASK, bytes(len(item)) + b"\xff" * len(item))[1] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("period", "name", "another"),
+    [("day", "2024-03-06", "2024-03-07"), ("week", "2024-W10", "2024-W11"), ("month", "2024-03", "2023-03")],
+)
+def test_an_item_opens_for_its_own_period_and_no_other(period: str, name: str, another: str) -> None:
+    task = TASK.model_copy(update={"period": period})
+    report = Client(task).report({1, 2})
+    item, label = seal(report, PAIR.public, task, name), name.encode()
+    assert (item[: len(label)], len(item)) == (label, sealed_width(task))
+    info = b"hubbub sealed report v1" + task.digest + label
+    assert open_by_the_book(PAIR.private, item[len(label) :], info) == report
+    opened, bad = PAIR.open_each(task, item + another.encode() + item[len(label) :])
+    assert (opened.tobytes(), bad) == (report, [1])
+    for wrong in ("once", "", name + "0", name[1:]):
+        with refused(f"one a {period}"):
+            seal(report, PAIR.public, task, wrong)
+    with refused("no periods"):
+        seal(report, PAIR.public, TASK, name)
+
+
 def test_refusals() -> None:
     item = seal(bytes(WIDTH), PAIR.public, TASK)
     with refused("whole number", "truncated"):

@@ -25,10 +25,12 @@ from live import ask, bearer
 
 from helpers import contents, fits, python, refuse, refused, small_task, tilted
 from hubbub.checks.conformance import task_for
+from hubbub.collect import mixer as mixing_module
 from hubbub.collect import shuffler as module
 from hubbub.collect.keypair import KeyPair
+from hubbub.collect.mixer import Mixer, digest
 from hubbub.collect.serving import serving
-from hubbub.collect.shuffler import Mixer, Shuffler, create_shuffler_app, digest
+from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.device.client import Client
 from hubbub.device.upload import Uploader
 from hubbub.mechanisms.registry import make_mechanism
@@ -205,7 +207,7 @@ def test_a_crowd_leaves_when_it_is_complete_and_not_before(
 def test_a_long_queue_leaves_as_several_crowds_each_large_enough(
     mixer: Mixer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LARGEST_BODY", 12 * WIDTH)
+    monkeypatch.setattr(mixing_module, "LARGEST_BODY", 12 * WIDTH)
     for waiting, least, sizes in [(25, 5, [8, 8, 9]), (25, 11, [12, 13]), (30, 20, [30]), (4, 5, [])]:
         sent = items(waiting)
         mixer.add(TASK, sent)
@@ -293,7 +295,7 @@ def test_a_shuffler_that_does_not_mix_afresh_is_noticed(fault: str, monkeypatch:
             if fault != "no order":
                 random.Random(1).shuffle(waiting)
 
-    monkeypatch.setattr(module.secrets, "SystemRandom", Lazy)
+    monkeypatch.setattr(mixing_module.secrets, "SystemRandom", Lazy)
     assert not fits(orders(100), [1 / 6] * 6)
 
 
@@ -460,7 +462,9 @@ def test_from_the_device_to_the_estimate(tmp_path: Path) -> None:
             path = f"{url}/v1/tasks/{task.digest.hex()}/sealed"
             assert ask(path, changed + elsewhere + bad, bearer("up")).json["accepted"] == 3
             with Uploader(url, task, "up", tmp_path / "spool", linger=0.01, sealed_for=public) as uploader:
-                uploader.add(reports)
+                width = task.mechanism.layout.width
+                people = [reports[start : start + width] for start in range(0, len(reports), width)]
+                uploader.add_sealed([seal(report, public, task) for report in people])
                 assert uploader.flush()
             deadline = time.monotonic() + 10
             while not service.reports and time.monotonic() < deadline:
@@ -478,10 +482,10 @@ def test_from_the_device_to_the_estimate(tmp_path: Path) -> None:
 
 
 def test_a_sealing_uploader_sends_the_same_items_again(tmp_path: Path, collector: Collector) -> None:
-    """Its batches are sealed once, before they are written down, so a repeated one is recognised."""
+    """Its batches hold what was sealed once and for all, so a repeated one is recognised."""
     report = Client(TASK).report({1})
     with Uploader("http://127.0.0.1:9", TASK, "up", tmp_path / "spool", sealed_for=PAIR.public) as uploader:
-        uploader.add(report + report)
+        uploader.add_sealed([seal(report, PAIR.public, TASK) for _ in range(2)])
         assert not uploader.flush(0)
     (first,) = [data for name, data in contents(tmp_path / "spool").items() if name.endswith(".batch")]
     mixing = shuffler(Mixer(tmp_path / "shuffler.db"), collector.url, crowd=2)

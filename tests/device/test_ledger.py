@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 
 from helpers import contents, refused
+from hubbub.collect.keypair import KeyPair
 from hubbub.device import ledger as module
+from hubbub.device.client import Client
 from hubbub.device.ledger import Ledger, period_of
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import BudgetSpent
+from hubbub.protocol.sealing import sealed_width
 
+PAIR = KeyPair(bytes(range(32)))
 DAY = datetime.date(2024, 12, 30)
 NEXT = DAY + datetime.timedelta(days=1)
 
@@ -190,25 +194,141 @@ def test_a_ledger_that_cannot_be_kept_is_refused(tmp_path: Path, make_task: Any)
     assert contents(tmp_path) == {}
 
 
+# For a shuffler
+
+
+def test_a_sealed_report_is_sealed_once(path: Path, make_task: Any) -> None:
+    """The same bytes again, whatever the record is by then, from the same object or from another."""
+    task = make_task(period="week", seed_bits=64)
+    first = Ledger(path).sealed(task, ["1"], PAIR.public, DAY)
+    assert first[:8] == b"2025-W01"
+    assert len(first) == sealed_width(task)
+    for record in (["1"], ["2", "3"]):
+        assert Ledger(path).sealed(task, record, PAIR.public, NEXT) == first
+    assert Ledger(path).sealed(task, ["1"], KeyPair.fresh().public, DAY) == first
+    opened, bad = PAIR.open_each(task, first)
+    assert (opened.shape, bad) == ((1, task.mechanism.layout.width), [])
+    assert opened.tobytes().hex() not in path.read_text()
+    assert Ledger(path).spent(task) == 1.0
+    later = Ledger(path).sealed(task, ["1"], PAIR.public, DAY + datetime.timedelta(days=7))
+    assert later[:8] == b"2025-W02"
+    assert PAIR.open_each(task, later)[0].tobytes() != opened.tobytes()
+    assert Ledger(path).spent(task) == 2.0
+
+
+def test_several_sealed_reports_per_period(path: Path, make_task: Any) -> None:
+    task, ledger = make_task(reports_per_period=3, seed_bits=64), Ledger(path)
+    made = [ledger.sealed(task, ["1"], PAIR.public) for _ in range(5)]
+    assert len(set(made[:3])) == 3
+    assert made[2:] == [made[2]] * 3
+    assert len({report.tobytes() for report in PAIR.open_each(task, b"".join(made[:3]))[0]}) == 3
+    assert ledger.spent(task) == 3.0
+
+
+def test_a_sealed_report_is_on_disk_before_it_is_returned(
+    path: Path, make_task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(reports_per_period=2)
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("os.replace", fail)
+        with refused("No space left on device"):
+            Ledger(path).sealed(task, ["1"], PAIR.public)
+    assert not path.exists()
+    item = Ledger(path).sealed(task, ["1"], PAIR.public)
+    assert json.loads(path.read_text()) == {task.digest.hex(): {"once": [{"sealed": item.hex()}]}}
+
+
+def test_a_report_takes_one_way(path: Path, make_task: Any) -> None:
+    """What may have reached the collector bare is not sealed, and what was sealed is not handed out bare."""
+    task, ledger = make_task(period="day", seed_bits=64), Ledger(path)
+    bare = ledger.report(task, ["1"], DAY)
+    sealed = ledger.sealed(task, ["1"], PAIR.public, NEXT)
+    before = path.read_bytes()
+    with pytest.raises(BudgetSpent, match="spent on reports to a collector"):
+        ledger.sealed(task, ["1"], PAIR.public, DAY)
+    with pytest.raises(BudgetSpent, match="spent on reports to a shuffler"):
+        ledger.report(task, ["1"], NEXT)
+    assert path.read_bytes() == before
+    assert (ledger.report(task, [], DAY), ledger.sealed(task, [], PAIR.public, NEXT)) == (bare, sealed)
+
+
+def test_both_ways_share_one_budget(path: Path, make_task: Any) -> None:
+    task, ledger = make_task(reports_per_period=3, seed_bits=64), Ledger(path)
+    bare, sealed = ledger.report(task, ["1"]), ledger.sealed(task, ["1"], PAIR.public)
+    last = ledger.report(task, ["1"])
+    assert ledger.spent(task) == 3.0
+    for _ in range(2):
+        assert ledger.report(task, ["1"]) == last != bare
+        assert ledger.sealed(task, ["1"], PAIR.public) == sealed
+    assert ledger.spent(task) == 3.0
+
+
+def test_a_ledger_of_the_first_kind_is_read(path: Path, make_task: Any) -> None:
+    """Lists of bare reports, as ledgers were before anything was sealed; they are written the same way still."""
+    task = make_task(period="day", seed_bits=64)
+    old = Client(task).report(["1"])
+    path.write_text(json.dumps({task.digest.hex(): {DAY.isoformat(): [old.hex()]}}))
+    assert Ledger(path).report(task, ["2"], DAY) == old
+    with pytest.raises(BudgetSpent):
+        Ledger(path).sealed(task, ["2"], PAIR.public, DAY)
+    new = Ledger(path).report(task, ["2"], NEXT)
+    periods = {DAY.isoformat(): [old.hex()], NEXT.isoformat(): [new.hex()]}
+    assert json.loads(path.read_text()) == {task.digest.hex(): periods}
+
+
+def test_what_cannot_be_sealed_spends_nothing(path: Path, make_task: Any) -> None:
+    for key in (b"", bytes(32)):
+        with refused("public key"):
+            Ledger(path).sealed(make_task(), ["1"], key)
+    with refused("vocabulary"):
+        Ledger(path).sealed(make_task(), ["no such key"], PAIR.public)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "made", [{}, {"sealed": 5}, {"sealed": "00"}, {"sealed": None}, {"report": "00" * 4}]
+)
+def test_a_corrupt_sealed_report_is_refused(made: Any, path: Path, make_task: Any) -> None:
+    task = make_task()
+    path.write_text(book(task, [made]))
+    for ask in (Ledger(path).report, lambda *given: Ledger(path).sealed(*given, PAIR.public)):
+        with refused(str(path)):
+            ask(task, ["1"])
+
+
+def test_processes_that_ask_together_get_one_sealed_report(path: Path, make_task: Any) -> None:
+    task = make_task(seed_bits=64)
+    said = race(path, task, "sealed", arguments=(PAIR.public.hex(),))
+    assert said == [Ledger(path).sealed(task, ["1"], PAIR.public).hex()] * 4
+    assert Ledger(path).spent(task) == 1.0
+
+
+# Several processes
+
 RACE = """
 import sys
 from hubbub.device.ledger import Ledger
 from hubbub.primitives.errors import BudgetSpent
 from hubbub.protocol.task import Task
 task, ledger, method = Task.load(sys.argv[1]), Ledger(sys.argv[2]), sys.argv[3]
+more = [bytes.fromhex(word) for word in sys.argv[4:]]
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    print(getattr(ledger, method)(task, ["1"]).hex())
+    print(getattr(ledger, method)(task, ["1"], *more).hex())
 except BudgetSpent:
     print("spent")
 """
 
 
-def race(path: Path, task: Any, method: str, runners: int = 4) -> list[str]:
+def race(path: Path, task: Any, method: str, runners: int = 4, arguments: tuple[str, ...] = ()) -> list[str]:
     """What several processes say that ask one ledger at the same moment."""
     task.save(path.with_name("task.toml"))
-    command = [sys.executable, "-c", RACE, path.with_name("task.toml"), path, method]
+    command = [sys.executable, "-c", RACE, path.with_name("task.toml"), path, method, *arguments]
     crowd = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(runners)

@@ -84,3 +84,55 @@ def exact_delta(crowd: Crowd, epsilon: float) -> float:
     """What `crowd.delta` bounds, by summing over all cases."""
     one, two = exact_pair(crowd)
     return math.fsum(np.maximum(0.0, one - math.exp(epsilon) * two))
+
+
+def binary_pair(
+    n: int, per_person: int, epsilon: float, ones: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Binary randomized response: the law of the number of ones among n shuffled reports, written out.
+
+    `per_person` of them are a victim's who holds 1, or 0 in the second law; of the others, `ones` hold 1.
+    """
+    truth = math.exp(epsilon) / (math.exp(epsilon) + 1)
+    others = np.convolve(_binomial(ones, truth), _binomial(n - per_person - ones, 1 - truth))
+    own = (_binomial(per_person, truth), _binomial(per_person, 1 - truth))
+    return np.convolve(others, own[0]), np.convolve(others, own[1])
+
+
+def binary_delta(n: int, per_person: int, epsilon: float, central: float) -> float:
+    """The smallest delta of that crowd at `central`, for the worst of a few kinds of others and both orders."""
+    left = n - per_person
+    worst = 0.0
+    for ones in {0, left // 4, left // 2, left}:
+        one, two = binary_pair(n, per_person, epsilon, ones)
+        for p, q in ((one, two), (two, one)):
+            worst = max(worst, math.fsum(np.maximum(0.0, p - math.exp(central) * q)))
+    return worst
+
+
+def _binomial(n: int, p: float) -> NDArray[np.float64]:
+    log = np.array([math.lgamma(k + 1) for k in range(n + 1)])
+    k = np.arange(n + 1)
+    return np.exp(log[n] - log - log[::-1] + k * math.log(p) + (n - k) * math.log1p(-p))
+
+
+def worst_person(laws: Sequence[Law], n: int, per_person: int, epsilons: Sequence[float]) -> list[float]:
+    """The largest divergence at each epsilon when all `per_person` reports of a victim are exchanged for any others.
+
+    Over all records in each of the victim's reports, before and after, and over all records of n - per_person others.
+    """
+    worst = [0.0] * len(epsilons)
+    for others in combinations_with_replacement(laws, n - per_person):
+        crowd = shuffled_law(others)
+        seen = []
+        for own in combinations_with_replacement(laws, per_person):
+            law = crowd
+            for one in own:
+                law = with_one_more(law, one)
+            seen.append(law)
+        table = np.array([[law[place] for place in seen[0]] for law in seen])
+        for index, epsilon in enumerate(epsilons):
+            for row in table:
+                beyond = np.maximum(0.0, row - math.exp(epsilon) * table).sum(axis=1).max()
+                worst[index] = max(worst[index], float(beyond))
+    return worst

@@ -140,6 +140,22 @@ def test_a_ledger_comes_back_as_it_was(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["rounds.json"]
 
 
+def test_a_round_remembers_how_much_one_person_may_say(tmp_path: Path) -> None:
+    """And a ledger that says nothing of it is one of the first, which were for one report per person."""
+    path = tmp_path / "rounds.json"
+    task = small_task(buckets=8).model_copy(update={"reports_per_period": 3, "period": "week"})
+    write_rounds(path, [Round.of(task, 1000)])
+    (one,) = read_rounds(path)
+    assert (one.per_person, one.period) == (3, "week")
+    assert one.crowd() == crowd_of(task.mechanism, 1000, 3)
+    data = json.loads(path.read_text())
+    for key in ("per_person", "period"):
+        del data["rounds"][0][key]
+    path.write_text(json.dumps(data))
+    (first,) = read_rounds(path)
+    assert first.crowd() == crowd_of(task.mechanism, 1000)
+
+
 def test_a_round_without_a_bound_is_refused() -> None:
     with refused("per entry"):
         Round.of(small_task("sparse_sum", unit="entry"), 1000)
@@ -166,6 +182,10 @@ def change(key: str, value: Any) -> Any:
         (change("reports", 1), "at least 2"),
         (change("weights", [4, 7, 3, 1]), "t >= 2s"),
         (lambda data: data["rounds"][0].pop("epsilon"), "not a ledger"),
+        (change("per_person", "two"), "not a ledger"),
+        (change("per_person", True), "not a ledger"),
+        (change("per_person", 0), "at least 1 report"),
+        (change("period", "fortnight"), "not a ledger"),
     ],
 )
 def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: Any, reason: str) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Hashable
 from fractions import Fraction
 from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
-from enumerated import Law, divergence, exact_delta, favouring, worst_divergences
+from enumerated import Law, divergence, exact_delta, favouring, shuffled_law, worst_divergences
 
 from helpers import refused, small_task
 from hubbub.checks.conformance import examples, task_for
@@ -96,6 +98,34 @@ def test_reports_with_their_seeds_do_not_exceed_the_bound() -> None:
     ]
     bound = crowd_of(task.mechanism, 3).delta(0.3)
     assert 0.5 * bound < worst_divergences(laws, 3, [0.3])[0] <= bound
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_report_that_is_in_its_crowd_twice_is_not_hidden_by_it(times: int) -> None:
+    """Why a replayed report must not be sealed anew: four people, and the victim's report comes once or more often.
+
+    Once, it is within the promise. The only report that is there again stands out: nearly all that it says by
+    itself can be seen then, as if there were no crowd, and even a larger crowd's promise is far from it.
+    """
+    task = small_task("collision", 3, max_entries=1, buckets=4, family="walsh")
+    laws: list[Law] = [
+        {(seed, *report): float(p) / 2 for seed in (5, 9) for report, p in law_of(task, record, seed).items()}
+        for record in ({"0": 1.0}, {"1": 1.0}, {"2": 1.0})
+    ]
+    others = shuffled_law([laws[2]] * 3)
+
+    def beyond(copies: int, epsilon: float) -> float:
+        seen: list[dict[tuple[Hashable, ...], float]] = [defaultdict(float) for _ in range(2)]
+        for law, found in zip(laws[:2], seen, strict=True):
+            for (crowd, p), (report, q) in product(others.items(), law.items()):
+                found[tuple(sorted((*crowd, *[report] * copies)))] += p * q  # type: ignore[type-var]
+        one, two = seen
+        return math.fsum(max(0.0, p - math.exp(epsilon) * two.get(place, 0.0)) for place, p in one.items())
+
+    alone = math.fsum(max(0.0, laws[0][y] - math.exp(0.6) * laws[1][y]) for y in laws[0])
+    assert beyond(1, 0.6) <= crowd_of(task.mechanism, 4).delta(0.6) < 0.25 * alone
+    assert 0.85 * alone < beyond(times, 0.6) <= alone
+    assert beyond(times, 0.6) > 4 * crowd_of(task.mechanism, 4).delta(0.6)
 
 
 def vouchers() -> list[Mechanism]:

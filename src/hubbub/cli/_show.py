@@ -66,7 +66,13 @@ def describe_task(task: Task, promise: bool = True) -> str:
         f"report     {_counted(layout.width, 'byte', 'bytes')} ({_counted(layout.bits, 'bit', 'bits')})",
         *(f"note       {remark}" for remark in mechanism.remarks),
     ]
-    return "\n".join([*lines, f"guarantee  {task.guarantee.words()}"] if promise else lines)
+    if promise:
+        from hubbub.privacy.over_time import spending
+
+        lines.append(f"guarantee  {task.guarantee.words()}")
+        if task.period != "once" or task.reports_per_period > 1:
+            lines.append(f"spending   {spending(task)}")
+    return "\n".join(lines)
 
 
 def _counted(number: int, one: str, many: str) -> str:
@@ -75,6 +81,8 @@ def _counted(number: int, one: str, many: str) -> str:
 
 def task_facts(task: Task) -> dict[str, object]:
     """The same as plain data."""
+    from hubbub.privacy.over_time import over_time
+
     return {
         "task": {key: value for key, value in task.model_dump(exclude_none=True).items() if key != "keys"},
         "keys": task.keys.model_dump(exclude={"vocabulary"}, exclude_none=True) | {"count": task.keys.count},
@@ -83,4 +91,5 @@ def task_facts(task: Task) -> dict[str, object]:
         "report_bytes": task.mechanism.layout.width,
         "report_bits": task.mechanism.layout.bits,
         "guarantee": task.guarantee.as_dict(),
+        "over_time": [span.as_dict() for span in over_time(task)],
     }

@@ -11,6 +11,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Mechanism
+    from hubbub.protocol.task import Task
 
 #: Local epsilons of the comparison.
 _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
@@ -27,7 +28,7 @@ _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
     type=int,
     multiple=True,
     required=True,
-    help="Reports that arrive at the shuffler, one a person.",
+    help="Reports that leave the shuffler in one crowd; a task says how many of one person's.",
 )
 @click.option("--delta", type=float, default=1e-6, show_default=True, help="Failure probability.")
 @click.option(
@@ -62,6 +63,8 @@ def command(
 ) -> None:
     """What a guarantee is worth once a shuffler has mixed the reports.
 
+    For a task file: of all reports of one person in a period, and what a month and a year of periods add up to.
+
     With --compare: all known bounds against local epsilon, for Collision as in the paper or for --mechanism.
     """
     from hubbub.cli._tasks import parse_settings
@@ -81,27 +84,45 @@ def command(
 
         if settings or epsilon is not None or max_entries is not None:
             raise click.UsageError("A task file has its own epsilon, max_entries and parameters.")
-        chosen = Task.load(task).mechanism
+        loaded = Task.load(task)
+        _amplify(loaded.mechanism, reports[0], delta, rounds, method, as_json, loaded)
     else:
         from hubbub.mechanisms.registry import make_mechanism
 
         if epsilon is None or max_entries is None:
             raise click.UsageError("--mechanism needs --epsilon and --max-entries.")
         chosen = make_mechanism(str(mechanism), epsilon=epsilon, max_entries=max_entries, **parameters)
-    _amplify(chosen, reports[0], delta, rounds, method, as_json)
+        _amplify(chosen, reports[0], delta, rounds, method, as_json)
 
 
 def _amplify(
-    mechanism: Mechanism, reports: int, delta: float, rounds: int, method: Any, as_json: bool
+    mechanism: Mechanism,
+    reports: int,
+    delta: float,
+    rounds: int,
+    method: Any,
+    as_json: bool,
+    task: Task | None = None,
 ) -> None:
     from hubbub.privacy.compose import compose
+    from hubbub.privacy.over_time import over_time
     from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 
-    local, shuffled = mechanism.guarantee(), shuffled_guarantee(mechanism, reports, delta)
-    data = {"mechanism": mechanism.name, "local": local.as_dict(), "shuffled": shuffled.as_dict()}
+    most = 1 if task is None else task.reports_per_period
+    local, shuffled = mechanism.guarantee(), shuffled_guarantee(mechanism, reports, delta, most)
+    data: dict[str, Any] = {
+        "mechanism": mechanism.name,
+        "local": local.as_dict(),
+        "shuffled": shuffled.as_dict(),
+    }
     lines = [f"one report  {local.short()}", f"shuffled    {shuffled.words()}"]
+    if task is not None:
+        spans = over_time(task, reports, delta, method)
+        data["over_time"] = [span.as_dict() for span in spans]
+        if task.period != "once" or most > 1:
+            lines += ["all that one person says:", *(f"  {span.words()}" for span in spans)]
     if rounds > 1:
-        total = compose([crowd_of(mechanism, reports)] * rounds, delta, method)
+        total = compose([crowd_of(mechanism, reports, most)] * rounds, delta, method)
         data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}
         lines.append(f"{f'{rounds} rounds':<11} {total.words()}")
     say(as_json, data, "\n".join(lines))

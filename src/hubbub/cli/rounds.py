@@ -13,7 +13,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 @click.command()
 @click.argument("ledger", type=OUTPUT)
 @click.option("--add", "task", type=EXISTING, help="Add a round of this task file first.")
-@click.option("--reports", type=int, help="With --add: reports that arrived at the shuffler, one a person.")
+@click.option("--reports", type=int, help="With --add: reports in its smallest crowd.")
 @click.option(
     "--delta", type=float, default=1e-6, show_default=True, help="Failure probability of all together."
 )
@@ -28,10 +28,15 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 def command(
     *, ledger: Path, task: Path | None, reports: int | None, delta: float, method: Any, as_json: bool
 ) -> None:
-    """Show a ledger of shuffled rounds, and what they promise together."""
+    """Show a ledger of shuffled rounds, and what they promise together.
+
+    A round is one period of a task, and all reports of a person in it count. If the last one has a period, what a
+    month and a year of rounds like it promise is shown, too.
+    """
     from dataclasses import asdict
 
     from hubbub.privacy.compose import Round, compose, read_rounds, write_rounds
+    from hubbub.privacy.over_time import SPANS, all_rounds
 
     if (task is None) != (reports is None):
         raise click.UsageError("--add and --reports go together.")
@@ -48,10 +53,20 @@ def command(
     facts = [
         asdict(one) | {"shuffled_epsilon": alone[crowd]} for one, crowd in zip(rounds, crowds, strict=True)
     ]
-    lines = ["round  reports        epsilon  task (mechanism)"]
+    last = rounds[-1]
+    ahead = {
+        name: all_rounds(crowds[-1], periods, delta, method)
+        for name, periods in SPANS[last.period]
+        if periods > 1
+    }
+    lines = ["round  reports        per person  epsilon  task (mechanism)"]
     for number, one in enumerate(facts, start=1):
         lines.append(
-            f"{number:>5}  {one['reports']:<13,}  {one['shuffled_epsilon']:<7.4g}  {one['task']} ({one['mechanism']})"
+            f"{number:>5}  {one['reports']:<13,}  {one['per_person']:<10,}  {one['shuffled_epsilon']:<7.4g}  "
+            f"{one['task']} ({one['mechanism']})"
         )
     lines.append(f"together: {total.words()}")
-    say(as_json, {"rounds": facts, "method": method, "guarantee": total.as_dict()}, "\n".join(lines))
+    lines += [f"{name} of rounds like the last: {promise.words()}" for name, promise in ahead.items()]
+    data = {"rounds": facts, "method": method, "guarantee": total.as_dict()}
+    data["ahead"] = {name: promise.as_dict() for name, promise in ahead.items()}
+    say(as_json, data, "\n".join(lines))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hubbub.cli._common import EXISTING, json_option, say
+
+if TYPE_CHECKING:
+    from hubbub.protocol.task import Task
 
 
 @click.command()
@@ -63,15 +67,33 @@ def command(
 
     optional("uvicorn", "serve")
     optional("starlette", "serve")
+    from hubbub.collect.mixer import Mixer
     from hubbub.collect.serving import address, listen, run_app
-    from hubbub.collect.shuffler import Mixer, Shuffler, create_shuffler_app
+    from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
     loaded = [Task.load(path) for path in tasks]
     shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_token, crowd)
     sock = listen(host, port)
     data = {"url": address(sock), "collector": collector}
     crowds = {task.digest.hex(): shuffler.least(task) for task in loaded}
-    lines = [f"{task.name}: crowds of {shuffler.least(task):,} reports or more" for task in loaded]
+    promises = {task.digest.hex(): _promise(task, shuffler.least(task)) for task in loaded}
+    lines = [
+        f"{task.name}: crowds of {shuffler.least(task):,} reports or more: {promises[task.digest.hex()]}"
+        for task in loaded
+    ]
     text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines])
-    say(as_json, {**data, "crowds": crowds}, text)
+    say(as_json, {**data, "crowds": crowds, "promises": promises}, text)
     run_app(create_shuffler_app(shuffler), sock)
+
+
+def _promise(task: Task, crowd: int) -> str:
+    """What the smallest crowd is worth, or why no more than the reports themselves."""
+    from hubbub.primitives.errors import Refused
+    from hubbub.privacy.over_time import DELTA
+    from hubbub.privacy.shuffle import shuffled_guarantee
+
+    try:
+        promise = shuffled_guarantee(task.mechanism, crowd, DELTA, task.reports_per_period)
+        return f"{promise.short()}. {promise.note}"
+    except Refused as problem:
+        return f"no more than the reports themselves promise. {problem}"

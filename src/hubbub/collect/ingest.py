@@ -33,7 +33,7 @@ from hubbub.collect.tokens import Role, Tokens, allows
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import REPORTS, check_header
-from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
 
 _BATCH_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
@@ -81,9 +81,12 @@ def examine_sealed(task: Task, body: bytes, most: int, keys: KeyPair) -> Examine
     if not body:
         raise Refused("The crowd is empty.")
     packed, unopened = keys.open_each(task, body)
+    width, label = sealed_width(task), label_width(task)
+    if len({body[start : start + label] for start in range(0, len(body), width)}) > 1:
+        raise Refused("A crowd holds reports of one period, and this one mixes several.")
     if not len(packed):  # nothing is noted of it, so that it is welcome once the key is the right one
         raise Refused("No report of this crowd can be opened: it was sealed for another key or task.")
-    places = np.delete(np.arange(len(body) // sealed_width(task)), unopened)
+    places = np.delete(np.arange(len(body) // width), unopened)
     return _sort_out(task, packed, places, unopened)
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.sealing import binding, sealed_width, suite
+from hubbub.protocol.sealing import binding, label_width, sealed_width, suite
 from hubbub.protocol.task import Task
 
 
@@ -42,7 +42,7 @@ class KeyPair:
     def open_each(self, task: Task, items: bytes) -> tuple[NDArray[np.uint8], list[int]]:
         """The reports [n, width] of the items that open, and the places of those that do not.
 
-        An item that was changed, made for another key or for another task does not open; which of these it was
+        An item that was changed, made for another key, task or period does not open; which of these it was
         cannot be told. What opens is exactly `width` bytes of somebody's choice: still to be checked as a report.
         """
         width = sealed_width(task)
@@ -51,11 +51,12 @@ class KeyPair:
                 f"{len(items)} bytes are not a whole number of sealed reports of {width} bytes: "
                 "the data is truncated or belongs to another task."
             )
-        chosen, info = suite(), binding(task)
+        chosen, label = suite(), label_width(task)
         opened, bad = [], []
         for place, start in enumerate(range(0, len(items), width)):
             try:
-                opened.append(chosen.decrypt(items[start : start + width], self._key, info=info))
+                info = binding(task, items[start : start + label])
+                opened.append(chosen.decrypt(items[start + label : start + width], self._key, info=info))
             except (InvalidTag, ValueError):
                 bad.append(place)
         reports = np.frombuffer(b"".join(opened), dtype=np.uint8)

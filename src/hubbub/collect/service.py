@@ -8,7 +8,6 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from starlette.requests import Request
@@ -20,26 +19,23 @@ from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import Folder
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import COOKIE, Role, Tokens
-from hubbub.model.guarantee import Guarantee
-from hubbub.model.mechanism import Mechanism, Quantity
+from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
+from hubbub.privacy.over_time import Span, over_time, spending
 from hubbub.protocol.files import STATE
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate
 
 _log = logging.getLogger("hubbub.api")
 
-#: The delta of shuffled guarantees.
-DELTA = 1e-6
 #: Estimates of all keys that are remembered while no new report arrives.
 _REMEMBERED = 8
 #: Answers about ended periods that are remembered.
 _PAST_REMEMBERED = 5000
 #: Periods in an answer.
 _MOST_PERIODS = 1000
-_PLAIN = {"once": "in all", "day": "a day", "week": "a week", "month": "a month"}
 
 
 class Withheld(Refused):
@@ -61,6 +57,7 @@ class Service:
         self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
         self.writer = Writer(store, settings.queue)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+        self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -86,6 +83,8 @@ class Service:
         """What a task is, what has arrived, and what is promised to whom."""
         digest = task.digest.hex()
         reports = self.folder.fold(task).state.count
+        crowd, shuffled = self.store.crowds(digest)
+        spans, unamplified = self._promised(task, crowd)
         return {
             "name": task.name,
             "digest": digest,
@@ -101,27 +100,33 @@ class Service:
             "minimum": max(task.minimum_reports, 1),
             "withheld": reports < max(task.minimum_reports, 1),
             "rejected": self.store.rejected(digest),
-            "guarantee": {"local": task.guarantee.as_dict(), "shuffled": self._shuffled(task)},
+            "guarantee": {
+                "local": task.guarantee.as_dict(),
+                "shuffled": _shuffled(task, spans[0], crowd, shuffled),
+            },
+            "unamplified": unamplified,
             "per_period": spending(task),
+            "over_time": [span.as_dict() for span in spans],
         }
 
-    def _shuffled(self, task: Task) -> dict[str, Any] | None:
-        """The guarantee of reports that came through the shuffler, None if there are none.
+    def _promised(self, task: Task, crowd: int) -> tuple[list[Span], str]:
+        """What is promised over time, and why shuffling adds nothing to it if reports were shuffled in vain.
 
         The collector sees which reports came in one crowd, so a report hides among its own crowd and not among
-        all reports: what can be said of all of them is what holds for the smallest crowd.
+        all reports: what can be said of all of them is what holds for the smallest crowd. It takes a moment to
+        compute, so it is remembered until a smaller crowd comes.
         """
-        crowd, reports = self.store.crowds(task.digest.hex())
-        try:
-            promise = amplified(task.mechanism, crowd)
-        except Refused:
-            return None
-        words = (
-            f"{promise.words()} This is for the {reports:,} reports that came through the shuffler: each hides "
-            f"in its own crowd, and the smallest crowd had {crowd:,} reports."
-        )
-        found = {"epsilon": promise.epsilon, "delta": promise.delta, "crowd": crowd, "reports": reports}
-        return {**found, "words": words}
+        digest = task.digest.hex()
+        with self._lock:
+            known = self._spans.get(digest)
+        if known is None or known[0] != crowd:
+            try:
+                known = (crowd, over_time(task, crowd or None), "")
+            except Refused as problem:
+                known = (crowd, over_time(task), str(problem))
+            with self._lock:
+                self._spans[digest] = known
+        return known[1:]
 
     def estimates(
         self,
@@ -219,26 +224,18 @@ def _unpacked(task: Task, period: int, packed: bytes) -> State:
         return nothing
 
 
-def spending(task: Task) -> str:
-    """What one device spends, in words."""
-    one = task.guarantee
-    if task.period == "once" and task.reports_per_period == 1:
-        return f"A device reports once and spends {one.short()}."
-    number, each = task.reports_per_period, _PLAIN[task.period]
-    delta = f" and delta = {number * one.delta:.3g}" if one.delta else ""
-    reports = "1 report" if number == 1 else f"{number} reports"
-    return (
-        f"A device makes at most {reports} {each} and spends epsilon = {one.epsilon:.6g} on each: "
-        f"epsilon = {number * one.epsilon:.6g}{delta} {each}, added up."
+def _shuffled(task: Task, period: Span, crowd: int, reports: int) -> dict[str, Any] | None:
+    """The guarantee of reports that came through the shuffler, None if there is none."""
+    promise = period.shuffled
+    if promise is None:
+        return None
+    which = "" if task.period == "once" else f" a person's reports of {period.name}, among"
+    words = (
+        f"{promise.words()} This is for{which} the {reports:,} reports that came through the shuffler: each hides "
+        f"in its own crowd, and the smallest crowd had {crowd:,} reports."
     )
-
-
-@lru_cache(maxsize=64)
-def amplified(mechanism: Mechanism, crowd: int) -> Guarantee:
-    """What shuffling makes of a mechanism's guarantee; it takes a moment to compute, so it is remembered."""
-    from hubbub.privacy.shuffle import shuffled_guarantee
-
-    return shuffled_guarantee(mechanism, crowd, DELTA)
+    facts = {"epsilon": promise.epsilon, "delta": promise.delta, "crowd": crowd, "reports": reports}
+    return {**facts, "per_person": task.reports_per_period, "words": words}
 
 
 def _time(seconds: int) -> str:

@@ -6,6 +6,7 @@ them go through a shuffler. Everything is in one process and in a temporary fold
 
 from __future__ import annotations
 
+import datetime
 import signal
 import tempfile
 import threading
@@ -20,12 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.collect.api import create_app
+from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
-from hubbub.collect.shuffler import Mixer, Shuffler, create_shuffler_app
+from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.collect.store import Store
 from hubbub.device.client import privatize
 from hubbub.device.upload import Uploader
 from hubbub.primitives.coins import SecretCoins, SystemSeeds
+from hubbub.protocol.periods import period_of
+from hubbub.protocol.sealing import seal
 from hubbub.protocol.task import Task
 from hubbub.simulation.populations import zipf_population
 
@@ -107,7 +111,14 @@ def run_demo(host: str, port: int, say: Callable[[dict[str, Any], str], None]) -
         ]
         data = {"address": address, "shuffler": shuffler, "task": task.digest.hex(), "dashboard": link}
         say({**data, "tokens": tokens}, "\n".join(lines))
-        report_until(ended, task, direct.add, sealed.add)
+
+        def shuffle(reports: bytes) -> None:
+            """Every report is of somebody else, and sealed once."""
+            width, week = task.mechanism.layout.width, period_of(task, datetime.date.today())
+            each = (reports[start : start + width] for start in range(0, len(reports), width))
+            sealed.add_sealed([seal(report, service.keys.public, task, week) for report in each])
+
+        report_until(ended, task, direct.add, shuffle)
 
 
 def report_until(

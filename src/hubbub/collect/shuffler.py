@@ -5,27 +5,27 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 - It cannot read. Items are sealed for the collector (`hubbub.protocol.sealing`); no private key is here.
 - It keeps items only: no sender, no address, no time, no batch of origin. They are stored under
   their own digest, so not even the order in which they came is on disk.
-- A crowd leaves when at least `crowd` items wait, never before and not at shutdown, as one batch in an order
-  drawn from the operating system's generator, every order being equally likely.
-- Nothing acknowledged is lost and nothing is passed on twice. Items are on disk before they are acknowledged. A
-  crowd is put into its order, named and stored in one transaction before it is sent, so that whoever has to send
-  it again sends the very same batch, which the collector counts once. Digests of items that have left stay:
-  an item that comes again, by a device's retry or by somebody's replay, is dropped.
+- A crowd leaves when at least `crowd` items of one period wait, never before and not at shutdown, as one batch in
+  an order drawn from the operating system's generator, every order being equally likely. No crowd holds items of two
+  periods, so no person has more reports in it than the task's `reports_per_period`.
+- Nothing is passed on twice. A crowd is put into its order, named and stored in one transaction before it is sent, so
+  that whoever has to send it again sends the very same batch, which the collector counts once. Digests of items that
+  have left stay: an item that comes again, because a device asked its ledger again or retried, or because
+  somebody recorded it, is dropped. They stay until the period is over, and from then on nothing of it is taken.
+- Nothing acknowledged is lost while its period lasts: items are on disk before they are acknowledged. When a period
+  is over (`hubbub.protocol.periods`), the items of it that never made a crowd are dropped.
 """
 
 from __future__ import annotations
 
-import hashlib
+import datetime
 import hmac
 import http.client
 import logging
-import secrets
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -34,139 +34,27 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.periods import open_periods
+from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.shuffler")
 
-#: Bytes of one request, in or out; a longer queue leaves as several crowds, each of them large enough.
-LARGEST_BODY = 4 << 20
 #: Bytes of crowds that may wait for a collector that does not answer, before devices are told to wait.
 MOST_OUTGOING = 1 << 30
 #: Seconds between attempts to reach the collector: doubled from the first to the second.
 PATIENCE = (0.25, 30.0)
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS items (
-    task BLOB NOT NULL, digest BLOB NOT NULL, item BLOB, PRIMARY KEY (task, digest)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS waiting ON items (task) WHERE item IS NOT NULL;
-CREATE TABLE IF NOT EXISTS outgoing (
-    batch TEXT PRIMARY KEY, task BLOB NOT NULL, reports INTEGER NOT NULL, payload BLOB NOT NULL
-) WITHOUT ROWID;
-"""
-#: The items that have not left. Without the hint SQLite would go through the digests of all that ever came.
-_WAITING = "items INDEXED BY waiting WHERE task = ? AND item IS NOT NULL"
+#: Seconds after which somebody looks for periods that are over, if no items come.
+_TIDY = 3600.0
 
 
-def digest(item: bytes) -> bytes:
-    """What an item is stored under, and all that is kept of it once it has left."""
-    return hashlib.blake2b(item, digest_size=16).digest()
-
-
-class Crowd(NamedTuple):
-    """A mixed crowd on its way to the collector."""
-
-    batch: str
-    task: bytes
-    reports: int
-    payload: bytes
-
-
-class Mixer:
-    """Items that wait and crowds that leave, in one SQLite file, which one process at a time may use."""
-
-    def __init__(self, path: str | Path) -> None:
-        try:
-            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
-            # What leaves is overwritten, and what is acknowledged is on the disk.
-            for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
-                self._connection.execute(f"PRAGMA {pragma}")
-            self._connection.execute("PRAGMA secure_delete = ON")
-            self._connection.executescript(_SCHEMA)
-        except sqlite3.Error as problem:
-            raise Refused(f"{path} cannot be used as the shuffler's store: {problem}.") from None
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    def add(self, task: Task, items: Sequence[bytes]) -> int:
-        """Keep items; how many of them were not seen before. They are on disk when this returns."""
-        rows = [(task.digest, digest(item), item) for item in items]
-        with self._transaction() as db:
-            before = db.total_changes
-            db.executemany("INSERT OR IGNORE INTO items VALUES (?, ?, ?)", rows)
-            return int(db.total_changes - before)
-
-    def waiting(self, task: Task) -> int:
-        """Items that wait for their crowd."""
-        with self._lock:
-            query = f"SELECT count(*) FROM {_WAITING}"
-            return int(self._connection.execute(query, (task.digest,)).fetchone()[0])
-
-    def close_crowds(self, task: Task, least: int) -> int:
-        """Turn all items that wait into crowds of at least `least`; how many crowds that gave.
-
-        One permutation of all of them is drawn and then cut, so every item is equally likely to be anywhere.
-        """
-        largest = max(LARGEST_BODY // sealed_width(task), least)
-        with self._transaction() as db:
-            query = f"SELECT item FROM {_WAITING}"
-            items = [item for (item,) in db.execute(query, (task.digest,))]
-            crowds = min(-(-len(items) // largest), len(items) // least)
-            if not crowds:
-                return 0
-            secrets.SystemRandom().shuffle(items)
-            for part in range(crowds):
-                crowd = items[part * len(items) // crowds : (part + 1) * len(items) // crowds]
-                row = Crowd(secrets.token_hex(16), task.digest, len(crowd), b"".join(crowd))
-                db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", row)
-            db.execute(
-                f"UPDATE items SET item = NULL WHERE task = ? AND digest IN (SELECT digest FROM {_WAITING})",
-                (task.digest, task.digest),
-            )
-        return crowds
-
-    def outgoing(self) -> list[str]:
-        """The crowds that have not been acknowledged by the collector."""
-        with self._lock:
-            return [batch for (batch,) in self._connection.execute("SELECT batch FROM outgoing")]
-
-    def outgoing_bytes(self) -> int:
-        """What these crowds weigh."""
-        with self._lock:
-            query = "SELECT coalesce(sum(length(payload)), 0) FROM outgoing"
-            return int(self._connection.execute(query).fetchone()[0])
-
-    def crowd(self, batch: str) -> Crowd:
-        """One of them."""
-        with self._lock:
-            query = "SELECT batch, task, reports, payload FROM outgoing WHERE batch = ?"
-            return Crowd(*self._connection.execute(query, (batch,)).fetchone())
-
-    def forget(self, batch: str) -> None:
-        """A crowd has arrived: overwrite it, also in the write-ahead log."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM outgoing WHERE batch = ?", (batch,))
-        with self._lock:
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
+def today() -> datetime.date:
+    """The day, by Greenwich's calendar."""
+    return datetime.datetime.now(datetime.UTC).date()
 
 
 class Shuffler:
@@ -192,6 +80,7 @@ class Shuffler:
                     f"{most:,} at a time: lower --crowd, or the task's minimum_reports."
                 )
         self._unopened: set[str] = set()
+        self._open: dict[bytes, set[bytes]] = {}
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="hubbub shuffler", daemon=True)
 
@@ -211,12 +100,15 @@ class Shuffler:
         self.mixer.close()
 
     def accept(self, task: Task, body: bytes) -> tuple[int, int]:
-        """Keep the items of one request: how many are new, and how many were here before."""
-        width = sealed_width(task)
+        """Keep the items of one request: how many are new, and how many were here before.
+
+        The rest belongs to no period that is open.
+        """
+        width, label, current = sealed_width(task), label_width(task), _labels(task)
         items = [body[start : start + width] for start in range(0, len(body), width)]
-        fresh = self.mixer.add(task, items)
+        taken = self.mixer.add(task, [item for item in items if item[:label] in current])
         self._wake.set()
-        return fresh, len(items) - fresh
+        return taken
 
     def _run(self) -> None:
         pause = PATIENCE[0]
@@ -229,18 +121,19 @@ class Shuffler:
                 delivered, asked = False, 0.0
             if delivered:
                 pause = PATIENCE[0]
-                self._wake.wait()
+                self._wake.wait(_TIDY)
             else:
                 # New items do not make a silent collector answer sooner, so they do not end this wait.
                 self._stopping.wait(max(pause, asked))
                 pause = min(2 * pause, PATIENCE[1])
 
     def step(self) -> tuple[bool, float]:
-        """Close the crowds that are complete and send all that are closed.
+        """End the periods that are over, close the crowds that are complete and send all that are closed.
 
         Whether all of them have left, and the seconds that the collector asks to wait if not.
         """
         for task in self.tasks.values():
+            self._end_periods(task)
             if self.mixer.waiting(task) >= self.least(task):
                 self.mixer.close_crowds(task, self.least(task))
         delivered, asked = True, 0.0
@@ -266,6 +159,16 @@ class Shuffler:
                 delivered, asked = False, max(asked, wait)
         return delivered, asked
 
+    def _end_periods(self, task: Task) -> None:
+        current = _labels(task)
+        if self._open.get(task.digest) == current:
+            return
+        dropped = self.mixer.end_periods(task, current)
+        self._open[task.digest] = current
+        if dropped:
+            words = f"{dropped} reports of task {task.digest.hex()}"
+            _log.warning("dropped %s: their period is over, and they were too few for a crowd", words)
+
     def _post(self, crowd: Crowd) -> tuple[int, float]:
         """The collector's status, and the seconds it asks to wait. Redirects are not followed: the token stays."""
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
@@ -287,6 +190,11 @@ class Shuffler:
             connection.close()
 
 
+def _labels(task: Task) -> set[bytes]:
+    """The periods that are open now, as items name them."""
+    return {period.encode()[: label_width(task)] for period in open_periods(task, today())}
+
+
 def create_shuffler_app(shuffler: Shuffler) -> Starlette:
     """The HTTP side: one route that takes sealed items, and one that says it is alive."""
 
@@ -306,7 +214,9 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
             fresh, repeated = await run_in_threadpool(shuffler.accept, task, body)
         except sqlite3.Error:
             raise busy(503, "The store cannot be written now: send this again later.") from None
-        return JSONResponse({"accepted": fresh, "repeated": repeated})
+        refused = len(body) // sealed_width(task) - fresh - repeated
+        counts = {"accepted": fresh, "repeated": repeated}
+        return JSONResponse({**counts, "refused": refused} if refused else counts)
 
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "ok"})

@@ -1,8 +1,17 @@
 """A device's memory of what it has already said, so that it never says too much.
 
 Every fresh report spends the task's epsilon again. The ledger allows as many per task and period as the
-task says and answers further questions with the very report that was sent before (replay costs nothing). The
-report is on disk before it is returned: a crash can waste budget, but never spend it twice.
+task says and answers further questions with the very bytes that it gave before. What that means depends on
+the way that a report takes:
+
+- To a collector (`report`): the same report again. It says nothing new about the record, but whoever receives it
+  twice can tell that both came from one device.
+- To a shuffler (`sealed`): the same sealed item again, so that the shuffler knows it and drops it. A report is sealed
+  once. Sealed anew it would be a second item to the shuffler and the same report to the collector, perhaps the
+  only one in its crowd that is there twice: the crowd would hide it no longer.
+
+A report takes one way: the ledger keeps what goes to a shuffler sealed only and never seals what may have been sent
+bare. What is returned is on disk before: a crash can waste budget, but never spend it twice.
 """
 
 from __future__ import annotations
@@ -17,23 +26,16 @@ from hubbub.device.client import Client
 from hubbub.model.record import Record
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
+from hubbub.protocol.periods import period_of
+from hubbub.protocol.sealing import seal, sealed_width
 from hubbub.protocol.task import Task
 
 
-def period_of(task: Task, day: datetime.date) -> str:
-    """The name of the collection period that a day falls into."""
-    week = day.isocalendar()
-    names = {
-        "once": "once",
-        "day": day.isoformat(),
-        "week": f"{week.year}-W{week.week:02}",
-        "month": f"{day.year}-{day.month:02}",
-    }
-    return names[task.period]
-
-
 class Ledger:
-    """The reports a device has made, in one JSON file."""
+    """The reports a device has made, in one JSON file: task digest -> period -> reports.
+
+    A report is a string of hexadecimal digits, and one that was made for a shuffler is {"sealed": the same}.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -44,11 +46,23 @@ class Ledger:
         try:
             return self.fresh(task, record, day)
         except BudgetSpent:
-            return bytes.fromhex(self._made(self._read(task), task, day)[-1])
+            return self._again(task, day, sealed=False)
+
+    def sealed(
+        self, task: Task, record: Record, public_key: bytes, day: datetime.date | None = None
+    ) -> bytes:
+        """The same for a shuffler: a fresh report, sealed for the collector, then the last sealed item again."""
+        day = day or datetime.date.today()
+        try:
+            return self._make(task, record, day, public_key)
+        except BudgetSpent:
+            return self._again(task, day, sealed=True)
 
     def fresh(self, task: Task, record: Record, day: datetime.date | None = None) -> bytes:
         """A new report, or `BudgetSpent` if this period's budget is gone."""
-        day = day or datetime.date.today()
+        return self._make(task, record, day or datetime.date.today(), None)
+
+    def _make(self, task: Task, record: Record, day: datetime.date, public_key: bytes | None) -> bytes:
         with _Lock(self.path):
             book = self._read(task)
             made = self._made(book, task, day)
@@ -58,17 +72,33 @@ class Ledger:
                     f"({len(made)} of {task.reports_per_period} reports made); replay the last report instead."
                 )
             payload = Client(task).report(record)
-            made.append(payload.hex())
+            if public_key is not None:
+                payload = seal(payload, public_key, task, period_of(task, day))
+            made.append(payload.hex() if public_key is None else {"sealed": payload.hex()})
             write_atomic(self.path, json.dumps(book).encode())
         return payload
+
+    def _again(self, task: Task, day: datetime.date, sealed: bool) -> bytes:
+        """The last report of this period that was made for this way."""
+        made = self._made(self._read(task), task, day)
+        found = [each for each in made if isinstance(each, dict) == sealed]
+        if not found:
+            one, other = ("a shuffler", "a collector") if sealed else ("a collector", "a shuffler")
+            raise BudgetSpent(
+                f"The budget of task {task.name!r} for period {period_of(task, day)} is spent on reports to {other}; "
+                f"the same report must not reach {one} as well."
+            )
+        return _payload(found[-1])
 
     def spent(self, task: Task) -> float:
         """The epsilon that this device has spent on a task, all periods added up."""
         periods = self._read(task).get(task.digest.hex(), {})
         return task.guarantee.epsilon * sum(len(made) for made in periods.values())
 
-    def _made(self, book: dict[str, Any], task: Task, day: datetime.date) -> list[str]:
-        made: list[str] = book.setdefault(task.digest.hex(), {}).setdefault(period_of(task, day), [])
+    def _made(self, book: dict[str, Any], task: Task, day: datetime.date) -> list[str | dict[str, str]]:
+        made: list[str | dict[str, str]] = book.setdefault(task.digest.hex(), {}).setdefault(
+            period_of(task, day), []
+        )
         return made
 
     def _read(self, task: Task) -> dict[str, Any]:
@@ -80,14 +110,23 @@ class Ledger:
             if not all(isinstance(periods, dict) for periods in book.values()):
                 raise ValueError
             for made in book.get(task.digest.hex(), {}).values():
-                width = task.mechanism.layout.width
-                if not isinstance(made, list) or any(len(bytes.fromhex(each)) != width for each in made):
+                if not isinstance(made, list):
                     raise ValueError
-        except (ValueError, TypeError, AttributeError, RecursionError):
+                for each in made:
+                    sealed = isinstance(each, dict)
+                    width = sealed_width(task) if sealed else task.mechanism.layout.width
+                    if len(_payload(each)) != width:
+                        raise ValueError
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             raise Refused(
                 f"{self.path} is not a ledger; nothing is reported while it cannot be read."
             ) from None
         return dict(book)
+
+
+def _payload(made: str | dict[str, str]) -> bytes:
+    """The bytes of one entry."""
+    return bytes.fromhex(made["sealed"] if isinstance(made, dict) else made)
 
 
 class _Lock:

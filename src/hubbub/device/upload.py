@@ -1,9 +1,9 @@
 """Reports from a device to a collector, whatever the network does.
 
     with Uploader("https://collector.example", task, token, spool="reports") as uploader:
-        uploader.add(client.report({"page:17": 1.0}))
+        uploader.report(Ledger("ledger.json"), {"page:17": 1.0})
 
-What `add` has taken is on disk before it returns, and leaves the disk when the collector has acknowledged it.
+What an uploader has taken is on disk before it returns, and leaves the disk when the collector has acknowledged it.
 Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, a fresh
 random one, so at any moment a report is in exactly one place. What is sent is a function of that file: a batch
 that is sent again, by a retry or after a crash, has the same id and the same bytes, and the collector counts it once.
@@ -19,14 +19,22 @@ import random
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.sealing import sealed_width
 from hubbub.protocol.task import Task
+
+if TYPE_CHECKING:
+    import datetime
+
+    from hubbub.device.ledger import Ledger
+    from hubbub.model.record import Record
 
 _log = logging.getLogger("hubbub.upload")
 
@@ -48,8 +56,9 @@ class Uploader:
     A batch is made when `batch` reports wait, or when the oldest has waited for `linger` seconds. `spool` is a
     folder of its own; one process at a time may use it for a task.
 
-    To send through a shuffler, give its address and the collector's public key as `sealed_for`. Reports are sealed one
-    by one before they are written down: a seal is new every time, and what is sent again must be the same bytes.
+    To send through a shuffler, give its address and the collector's public key as `sealed_for`. The uploader itself
+    seals nothing: it cannot tell a fresh report from one that was sent before, and a report that is sealed twice
+    stands out in its crowd. The ledger can tell, and seals every report once.
     """
 
     def __init__(
@@ -98,14 +107,40 @@ class Uploader:
     ) -> None:
         self.close()
 
+    def report(self, ledger: Ledger, record: Record, day: datetime.date | None = None) -> None:
+        """Take this period's report of a record from a ledger; it is on disk when this returns.
+
+        Asked again within a period, it sends what the ledger gives then: see `hubbub.device.ledger`.
+        """
+        if self._sealed_for is None:
+            self.add(ledger.report(self._task, record, day))
+        else:
+            self.add_sealed([ledger.sealed(self._task, record, self._sealed_for, day)])
+
     def add(self, reports: bytes) -> None:
         """Take one report, or several one after another; they are on disk when this returns."""
-        width = self._task.mechanism.layout.width
-        if not reports or len(reports) % width:
-            raise Refused(f"A report of this task has {width} bytes; {len(reports)} bytes are no reports.")
         if self._sealed_for is not None:
-            each = (reports[start : start + width] for start in range(0, len(reports), width))
-            reports = b"".join(seal(report, self._sealed_for, self._task) for report in each)
+            raise Refused(
+                "Reports for a shuffler are sealed once, by the ledger that makes them: call report(ledger, record), "
+                "or add_sealed with what is sealed already."
+            )
+        if not reports or len(reports) % self._width:
+            raise Refused(
+                f"A report of this task has {self._width} bytes; {len(reports)} bytes are no reports."
+            )
+        self._take(reports)
+
+    def add_sealed(self, items: Sequence[bytes]) -> None:
+        """Take sealed reports for the shuffler, each sealed once and for all; they are on disk when this returns."""
+        if self._sealed_for is None:
+            raise Refused(
+                "Only a shuffler takes sealed reports: give the uploader its address and sealed_for."
+            )
+        if not items or any(len(item) != self._width for item in items):
+            raise Refused(f"A sealed report of this task has {self._width} bytes, and these are none.")
+        self._take(b"".join(items))
+
+    def _take(self, reports: bytes) -> None:
         most = self._batch * self._width
         with self._files:
             for start in range(0, len(reports), most):

@@ -53,7 +53,9 @@ class Guarantee:
             "of one of theirs counts as two such changes)",
             "l1": f"anybody's record is changed by at most {self.distance or 0:g} in total (l1 distance)",
         }[self.unit]
-        factor = f"a factor of {math.exp(self.epsilon):.4g}"
+        # A year of daily reports is easily beyond what a double can hold.
+        size = f"{math.exp(self.epsilon):.4g}" if self.epsilon < 700 else f"exp({self.epsilon:.6g})"
+        factor = f"a factor of {size}"
         slip = f", except with probability {self.delta:.3g}" if self.delta else ""
         text = (
             f"{self.short()}: when {what}, the probability of anything that is then seen "

@@ -1,7 +1,7 @@
 """Several shuffled rounds: what they promise together, and a file that remembers them.
 
-A person who reports once in each of several rounds gives something away in all of them. Rounds may differ in
-task, mechanism and number of reports. Three ways to add up, each valid, from loose to tight:
+A person who reports in each of several rounds gives something away in all of them. Rounds may differ in
+task, mechanism, number of reports and reports per person. Three ways to add up, each valid, from loose to tight:
 
 - basic: epsilons and deltas add;
 - advanced (Kairouz, Oh, Viswanath 2015, Theorem 3.5): epsilons grow with the square root of the rounds;
@@ -14,7 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
@@ -22,32 +22,44 @@ from typing import Any, Literal
 import numpy as np
 
 from hubbub.model.guarantee import Guarantee
+from hubbub.primitives.arrays import Floats
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import Refused
-from hubbub.privacy.shuffle import Crowd, any_mechanism, check_delta, crowd_of, response, response_weights
+from hubbub.privacy.shuffle import (
+    Crowd,
+    any_mechanism,
+    check_delta,
+    crowd_of,
+    reports_per_person,
+    response,
+    response_weights,
+)
+from hubbub.protocol.periods import LABEL_BYTES
 from hubbub.protocol.task import Task
 
 Method = Literal["loss", "advanced", "basic"]
 
 #: Points between 0 and the largest loss of a round at which its delta(epsilon) is computed.
-_POINTS = 400
+_POINTS = 100
 
 
 def compose(rounds: Sequence[Crowd], delta: float, method: Method = "loss") -> Guarantee:
-    """What one report per person in each of these rounds promises about a whole record."""
+    """What these rounds together promise about all that one person said in them."""
     check_delta(delta)
     if not rounds:
         raise Refused("There are no rounds to add up.")
     add_up = {"loss": _loss, "advanced": _advanced, "basic": _basic}[method]
     epsilon = add_up(rounds, delta) if len(rounds) > 1 else rounds[0].epsilon(delta)
     sizes = sorted({crowd.reports for crowd in rounds})
+    most = max(crowd.per_person for crowd in rounds)
+    number = "1 round" if len(rounds) == 1 else f"{len(rounds):,} rounds"
     among = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     return Guarantee(
         epsilon,
         unit="record",
         model="shuffled",
         delta=delta,
-        note=f"Holds for one report per person in each of {len(rounds)} rounds among {among} shuffled reports "
+        note=f"Holds for {reports_per_person(most)} in each of {number} among {among} shuffled reports "
         f"({method} composition).",
     )
 
@@ -70,9 +82,10 @@ def _advanced(rounds: Sequence[Crowd], delta: float) -> float:
 def _loss(rounds: Sequence[Crowd], delta: float) -> float:
     """Convolve privacy losses on a grid, rounded so that delta(epsilon) is too large everywhere.
 
-    A crowd's delta(epsilon) is that of a symmetric pair of laws, so delta(-x) = 1 - e^-x + e^-x delta(x). It is
-    convex in e^epsilon, so straight lines in that are above it, between the points where it is computed
-    and between those of the grid (Doroshenko et al. 2022); losses beyond the grid count as infinite.
+    What a crowd's delta(epsilon) bounds is the same for both orders of a pair of laws, so delta(-x) = 1 - e^-x +
+    e^-x delta(x). The truth is convex in e^epsilon, so straight lines in that are above it, between the points where
+    it is computed and between those of the grid (Doroshenko et al. 2022), and so is the largest convex curve below
+    those points, which is the curve of a pair of laws; losses beyond the grid count as infinite.
     The rounding errors of the Fourier transforms that convolve are bounded by their number times a few
     units of double precision, and taken off delta beforehand.
     """
@@ -94,7 +107,8 @@ def _loss(rounds: Sequence[Crowd], delta: float) -> float:
         grid = gap * np.arange(last + 1)
         above = np.interp(np.expm1(grid), np.expm1(known), curve)
         below = -np.expm1(-grid[:0:-1]) + np.exp(-grid[:0:-1]) * above[:0:-1]
-        deltas = np.concatenate([below, above])
+        ratios = np.exp(gap * np.arange(-last, last + 1))
+        deltas = _convex(ratios, np.concatenate([below, above]))
         one = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -last, last, deltas)
         parts.append(one.to_dense_pmf().self_compose(count))
     total = reduce(lambda one, two: one.compose(two), parts)
@@ -104,6 +118,20 @@ def _loss(rounds: Sequence[Crowd], delta: float) -> float:
             f"delta = {delta:g} is too small for the precision of the convolution; ask for advanced composition."
         )
     return float(total.get_epsilon_for_delta(delta - slack))
+
+
+def _convex(places: Floats, heights: Floats) -> Floats:
+    """The largest convex curve below these points, at their places (Andrew's monotone chain)."""
+    corners: list[int] = []
+    for right in range(len(places)):
+        while len(corners) > 1:
+            left, middle = corners[-2:]
+            ahead = (heights[right] - heights[left]) * (places[middle] - places[left])
+            if (heights[middle] - heights[left]) * (places[right] - places[left]) < ahead:
+                break
+            corners.pop()
+        corners.append(right)
+    return np.interp(places, places[corners], heights[corners])
 
 
 @dataclass(frozen=True)
@@ -116,11 +144,13 @@ class Round:
     reports: int
     epsilon: float
     weights: tuple[int, int, int, int] | None
+    per_person: int = 1
+    period: str = "once"
 
     @classmethod
     def of(cls, task: Task, reports: int) -> Round:
-        """A round of a task with this many reports; refused where no bound applies."""
-        crowd_of(task.mechanism, reports)
+        """One period of a task with this many reports; refused where no bound applies."""
+        crowd_of(task.mechanism, reports, task.reports_per_period)
         return cls(
             task.name,
             task.digest.hex(),
@@ -128,13 +158,17 @@ class Round:
             reports,
             task.guarantee.epsilon,
             response_weights(task.mechanism),
+            task.reports_per_period,
+            task.period,
         )
 
     def crowd(self) -> Crowd:
         """What composition needs to know."""
         if self.weights is None:
-            return any_mechanism(self.reports, self.epsilon)
-        return response(self.reports, *self.weights)
+            crowd = any_mechanism(self.reports, self.epsilon)
+        else:
+            crowd = response(self.reports, *self.weights)
+        return replace(crowd, per_person=self.per_person)
 
 
 def read_rounds(path: str | Path) -> list[Round]:
@@ -153,9 +187,13 @@ def read_rounds(path: str | Path) -> list[Round]:
 
 def _round(item: dict[str, Any]) -> Round:
     weights = item["weights"]
-    numbers = [item["reports"], *(weights or ())]
-    if not all(type(number) is int for number in numbers) or len(numbers) not in (1, 5):
+    # The first ledgers were for one report per person, and said nothing of it.
+    per_person, period = item.get("per_person", 1), item.get("period", "once")
+    numbers = [item["reports"], per_person, *(weights or ())]
+    if not all(type(number) is int for number in numbers) or len(numbers) not in (2, 6):
         raise ValueError("counts and weights are whole numbers")
+    if period not in LABEL_BYTES:
+        raise ValueError("a round is one period")
     found = Round(
         str(item["task"]),
         str(item["digest"]),
@@ -163,6 +201,8 @@ def _round(item: dict[str, Any]) -> Round:
         item["reports"],
         float(item["epsilon"]),
         None if weights is None else tuple(weights),
+        per_person,
+        period,
     )
     found.crowd()
     return found

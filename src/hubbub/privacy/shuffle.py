@@ -1,8 +1,8 @@
 """What shuffling adds to a local guarantee: proven, tight and computed on the safe side.
 
-n people send one report each, a shuffler mixes them, and somebody who sees only the mixture asks whether
-one of them, the victim, holds one record or another. `Crowd` answers with delta(epsilon): an upper bound
-on the smallest delta that goes with epsilon. It comes about in two steps.
+A shuffler mixes n reports, and somebody who sees only the mixture asks whether one person, the victim, held one
+record or another. `Crowd` answers with delta(epsilon): an upper bound on the smallest delta that goes with
+epsilon. For one report per person it comes about in two steps, and a third is for several.
 
 1. Blanket (Balle, Bell, Gascon, Nissim 2019, Lemma 5.3). Let P and P' be the two laws of the victim's
    report, and let the measure B lie below the law of everybody else's. Then everybody else draws from B
@@ -12,6 +12,12 @@ on the smallest delta that goes with epsilon. It comes about in two steps.
    This is the hockey-stick divergence of a pair of laws, for every alpha >= 0, so it also composes.
 2. Convex order. Any X with the same mean and more spread gives a larger bound, so the worst P and P' of a
    kind of mechanisms do for all of them. `response` and `any_mechanism` differ only in that.
+3. Chain. With up to m reports per person, exchange the victim's reports one after the other. Each exchange
+   is a case of the first two steps, whoever sent the other n - 1 reports; so the laws M_0, ..., M_m of what
+   is seen have M_i <= a M_{i+1} + (mass delta_1), where a = exp(epsilon / m) and delta_1 = delta(epsilon / m)
+   of one report. Put together, M_0 <= a^m M_m + (1 + a + ... + a^(m-1)) delta_1. It does not matter whether
+   the m reports are about one record or about m, nor whether they are in one crowd or in several, as long
+   as each of these has n reports or more: an exchange changes one crowd, and the others are independent of it.
 
 The worst pair has three kinds of outcomes: favoured by the one record, by the other, by neither.
 Theorem 5 of Wang et al. rests on a lemma that has an erratum and is not used: it is not an upper bound
@@ -22,24 +28,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Mechanism
-from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused
+from hubbub.privacy.positive_part import ROUNDING, SLACK, mean_positive_part
 
-#: The relative error of one rounding.
-_ROUNDING = 2.0**-53
-#: What is charged for a few dozen roundings at once; library functions are taken to be within four each.
-_SLACK = 256 * _ROUNDING
-#: Terms that are smaller than exp(-40) of the largest are left out, and their sum is added as a bound.
-_NEGLIGIBLE = 40.0
-#: Frequencies beyond this many inverse blurs are left out, likewise.
-_CUT = 6.0
 #: The largest number of reports whose arithmetic stays well inside double precision.
 MOST_REPORTS = 10**15
 
@@ -48,10 +46,11 @@ MOST_REPORTS = 10**15
 class Crowd:
     """One victim among `reports` shuffled reports, seen as the pair of laws that is hardest to hide.
 
-    The report falls on an outcome that the victim's record favours with probability `own`, on one that
-    the other record favours with probability `other`, on one that neither favours with probability
-    `rest`; exchanging the records exchanges `own` and `other`. Every other report covers each of the
-    first two with probability at least `cover` and the third with at least `cover_rest`.
+    Up to `per_person` of the reports are the victim's. One of them falls on an outcome that the victim's
+    record favours with probability `own`, on one that the other record favours with probability `other`,
+    on one that neither favours with probability `rest`; exchanging the records exchanges `own` and `other`.
+    Every other report covers each of the first two with probability at least `cover` and the third with at
+    least `cover_rest`.
     """
 
     reports: int
@@ -61,43 +60,57 @@ class Crowd:
     cover: Fraction
     cover_rest: Fraction
     bound: str
+    per_person: int = 1
 
     def __post_init__(self) -> None:
         if not 2 <= self.reports <= MOST_REPORTS:
             raise Refused(
                 f"Shuffling needs at least 2 reports (and at most {MOST_REPORTS:.0e}), not {self.reports}."
             )
+        if self.per_person < 1:
+            raise Refused(f"A person has at least 1 report in the crowd, not {self.per_person}.")
 
     @property
     def _top(self) -> float:
-        """The epsilon beyond which delta is 0: that of a single report."""
-        return math.log(self.own / self.other) * (1 + _SLACK)
+        """The epsilon beyond which delta is 0: that of all the victim's reports without a crowd."""
+        return self.per_person * math.log(self.own / self.other) * (1 + SLACK)
 
     def delta(self, epsilon: float, excess: float = 1e-7) -> float:
         """An upper bound on delta at `epsilon` >= 0, as computed and not only on paper.
 
         Laws are rounded so that every X_i is too large; truncation and rounding of the sum are bounded and
-        added (`_mean_positive_part`). The result is too large by about `excess`, relatively; by up to a
+        added (`mean_positive_part`). The result is too large by about `excess`, relatively; by up to a
         few percent where epsilon is near 0 and hardly any other report is expected on a favoured outcome.
         """
         if not (math.isfinite(epsilon) and epsilon >= 0):
             raise Refused(f"epsilon must be a finite number of at least 0, not {epsilon!r}.")
         if epsilon > self._top:
             return 0.0
+        if self.per_person == 1:
+            return self._delta_of_one(epsilon, excess)
+        step = epsilon / self.per_person * (1 - 4 * ROUNDING)
+        one = self._delta_of_one(step, excess)
+        if not one:
+            return 0.0
+        steps = _log_growth(epsilon) - _log_growth(step) if step else math.log(self.per_person)
+        return math.exp(min(0.0, math.log(one) + steps + SLACK * (1 + epsilon)))
+
+    def _delta_of_one(self, epsilon: float, excess: float) -> float:
+        """The same for the first of the victim's reports alone (steps 1 and 2)."""
         growth = math.expm1(epsilon)
         own, other = float(self.own / self.cover), float(self.other / self.cover)
         gap = float((self.own - self.other) / self.cover)
-        slip = 8 * _ROUNDING * (own + other) * (1 + growth)
+        slip = 8 * ROUNDING * (own + other) * (1 + growth)
         gains = [gap - other * growth + slip, -gap - own * growth + slip]
         covers = [float(self.cover), float(self.cover)]
         if gains[0] <= 0:
             return 0.0
         if self.rest and growth:
-            gains.append(-float(self.rest / self.cover_rest) * growth * (1 - 8 * _ROUNDING))
+            gains.append(-float(self.rest / self.cover_rest) * growth * (1 - 8 * ROUNDING))
             covers.append(float(self.cover_rest))
         # A blanket rounded down is a blanket, too.
-        mass = np.array(covers) * (1 - 4 * _ROUNDING)
-        return min(1.0, _mean_positive_part(self.reports, mass, np.array(gains), excess))
+        mass = np.array(covers) * (1 - 4 * ROUNDING)
+        return min(1.0, mean_positive_part(self.reports, mass, np.array(gains), excess))
 
     def epsilon(self, delta: float, excess: float = 1e-7) -> float:
         """The epsilon that goes with `delta`: `self.delta` of it is at most `delta` and at least (1 - 1e-6) delta."""
@@ -107,6 +120,11 @@ class Crowd:
         while low > 1e-9 * top and self.delta(low, excess) <= delta:
             rough, low = low, low / 2
         return invert(lambda x: self.delta(x, excess), delta, low, rough)
+
+
+def _log_growth(epsilon: float) -> float:
+    """log(exp(epsilon) - 1), also where the exponential is too large for a double."""
+    return epsilon + math.log(-math.expm1(-epsilon))
 
 
 def response(reports: int, favoured: int, outcomes: int, weight: int, unit: int) -> Crowd:
@@ -165,11 +183,11 @@ def above_exp(epsilon: float) -> Fraction:
     """exp(epsilon), rounded up; a larger ratio is a weaker promise."""
     if not (math.isfinite(epsilon) and 0 < epsilon <= 64):
         raise Refused(f"epsilon must be a finite number above 0 (and at most 64), not {epsilon!r}.")
-    return Fraction(math.exp(epsilon) * (1 + 8 * _ROUNDING))
+    return Fraction(math.exp(epsilon) * (1 + 8 * ROUNDING))
 
 
-def crowd_of(mechanism: Mechanism, reports: int) -> Crowd:
-    """The crowd of n reports of a mechanism.
+def crowd_of(mechanism: Mechanism, reports: int, per_person: int = 1) -> Crowd:
+    """The crowd of n reports of a mechanism, up to `per_person` of them from one person.
 
     A mechanism that has a method `response_weights() -> (s, t, W, V)` vouches that its reports are as `response`
     says, given the public seeds; all others that are pure epsilon-LDP per record are taken for
@@ -187,7 +205,8 @@ def crowd_of(mechanism: Mechanism, reports: int) -> Crowd:
             "and without that, shuffling proves nothing; use a mechanism with a guarantee per record."
         )
     weights = response_weights(mechanism)
-    return any_mechanism(reports, local.epsilon) if weights is None else response(reports, *weights)
+    crowd = any_mechanism(reports, local.epsilon) if weights is None else response(reports, *weights)
+    return replace(crowd, per_person=per_person)
 
 
 def response_weights(mechanism: Mechanism) -> tuple[int, int, int, int] | None:
@@ -196,16 +215,23 @@ def response_weights(mechanism: Mechanism) -> tuple[int, int, int, int] | None:
     return None if found is None else found()
 
 
-def shuffled_guarantee(mechanism: Mechanism, reports: int, delta: float) -> Guarantee:
-    """What a mechanism promises in the shuffled model when `reports` people report once each."""
-    crowd = crowd_of(mechanism, reports)
+def shuffled_guarantee(mechanism: Mechanism, reports: int, delta: float, per_person: int = 1) -> Guarantee:
+    """What a mechanism promises in the shuffled model about all that one person says in crowds of `reports`."""
+    crowd = crowd_of(mechanism, reports, per_person)
     return Guarantee(
-        min(crowd.epsilon(delta), mechanism.guarantee().epsilon),
+        min(crowd.epsilon(delta), per_person * mechanism.guarantee().epsilon),
         unit="record",
         model="shuffled",
         delta=delta,
-        note=f"Holds for one report per person among {reports:,} shuffled reports ({crowd.bound}).",
+        note=f"Holds for {reports_per_person(per_person)} among {reports:,} shuffled reports ({crowd.bound}).",
     )
+
+
+def reports_per_person(most: int) -> str:
+    """Whom a guarantee is about, in words."""
+    if most == 1:
+        return "one report per person"
+    return f"up to {most:,} reports per person, all together and whatever record each is about,"
 
 
 def solve_local_epsilon(
@@ -279,99 +305,3 @@ def invert(curve: Callable[[float], float], delta: float, low: float, high: floa
         else:
             high, at_high, at_low, side = x, at, at_low / (2 if side < 0 else 1), -1
     return high
-
-
-def _mean_positive_part(n: int, mass: Floats, gains: Floats, excess: float) -> float:
-    """An upper bound on E[(X_1 + ... + X_n)_+] / n; X_i is gains[j] with probability mass[j], otherwise 0.
-
-    With z = c + i w and c > 0, E[T_+] is the integral of E[exp(z T)] / z^2 over w, by 2 pi. It is summed in steps
-    of 2 pi / L, for T = X_1 + ... + X_n + Gaussian noise of width `blur`. The result is not too small:
-    - Noise raises E[T_+] (Jensen), by a factor of about 1 + (c blur)^2 / 2 = 1 + excess.
-    - By Poisson summation the infinite sum is that of exp(c k L) E[(T - k L)_+] over all integers k. The term
-      k = 0 is wanted, no other is negative, and L makes all others together about exp(-30) of it.
-    - Left-out terms are replaced by bounds on their absolute values: beyond `cut` by the noise's, elsewhere
-      by |phi(w)|^2 <= 1 - 2 p_0 p_1 (1 - cos(w (x_0 - x_1))), where phi belongs to the law p tilted by exp(c x).
-    - Roundings are bounded term by term: an error e in phi changes phi^n by (|phi| + e)^n - |phi|^n at most.
-    Only w near the peaks of the bound on |phi| are visited, and the larger n, the fewer there are.
-    """
-    tilt = _saddle(n, mass, gains)
-    growth = np.expm1(tilt * gains)
-    log_scale = n * math.log1p(float(mass @ growth))
-    if log_scale < -690:
-        # Out of the range of doubles: x_+ <= exp(c x) / (e c), and the e pays for the rounding of log_scale.
-        return math.exp(-690) / (tilt * n)
-    tilted = mass * (1 + growth) / (1 + float(mass @ growth))
-    center, size = float(tilted @ gains), float(tilted @ np.abs(gains))
-    variance = float(tilted @ (gains - center) ** 2) + max(0.0, 1 - float(tilted.sum())) * center**2
-    # exp(-30) of the tilted law lies beyond n * center + tail (Bernstein), and of what is wanted, below -length.
-    jump = 10 * float(gains[0])
-    tail = jump + math.sqrt(jump**2 + 60 * n * variance)
-    length = max(n * center + tail, (30 + tilt**2 * n * variance / 2) / tilt)
-    step = 2 * math.pi / length
-    blur = math.sqrt(2 * excess) / tilt
-    cut = _CUT / blur
-    w = step * _nodes(n, 2 * float(tilted[0] * tilted[1]), float(gains[0] - gains[1]), step, cut)
-
-    real, imaginary = np.zeros(len(w)), np.zeros(len(w))
-    for p, x in zip(tilted, gains, strict=True):
-        half = w * (x / 2)
-        sine = np.sin(half)
-        real -= 2 * p * sine * sine
-        imaginary += 2 * p * sine * np.cos(half)
-    floor = 2.0**-50
-    square = np.maximum(real * (2 + real) + imaginary**2, floor - 1)
-    log_modulus, argument = np.log1p(square) / 2, np.arctan2(imaginary, 1 + real)
-    terms = np.exp(n * log_modulus - (blur * w) ** 2 / 2) / (tilt**2 + w**2)
-    angle = n * argument + tilt * blur**2 * w - 2 * np.arctan2(w, tilt)
-    first = 1 / tilt**2
-    total = first + 2 * float(terms @ np.cos(angle))
-
-    modulus = np.exp(log_modulus)
-    off = _SLACK * (w * size + np.abs(argument) - log_modulus) + np.where(square == floor - 1, modulus, 0)
-    rounding = 2 * float(terms @ (np.expm1(n * np.log1p(off / modulus)) + _SLACK * 16)) + _SLACK * 16 * first
-    skipped = math.exp(1 - _NEGLIGIBLE) * (math.pi / tilt / step + 2 * first)
-    beyond = 2 * math.exp(-(_CUT**2) / 2) * (1 / (cut * step) + 1 / cut**2)
-    log_scale += (tilt * blur) ** 2 / 2
-    log_scale += _SLACK * (n * float(mass @ np.abs(growth)) + abs(log_scale) + 16)
-    whole = math.exp(log_scale) * (total + rounding + skipped + beyond) * step / (2 * math.pi)
-    # Where all X_i are 0, the noise alone is summed: at least E[Z_+] = blur / sqrt(2 pi) of it can be taken off.
-    silent = 1 - float(mass.sum()) - _SLACK
-    if silent > 0:
-        log_silent = n * math.log(silent)
-        whole -= math.exp(log_silent + _SLACK * (log_silent - 1)) * blur / math.sqrt(2 * math.pi)
-    return whole / n
-
-
-def _saddle(n: int, mass: Floats, gains: Floats) -> float:
-    """The tilt c that makes exp(n log E[exp(c X)]) / c^2 smallest; any c > 0 would give a bound."""
-    pairs = [(float(p), float(x)) for p, x in zip(mass, gains, strict=True)]
-
-    def slope(tilt: float) -> float:
-        weights = [p * math.exp(tilt * x) for p, x in pairs]
-        whole = 1 + sum(p * math.expm1(tilt * x) for p, x in pairs)
-        return n * sum(weight * x for weight, (_, x) in zip(weights, pairs, strict=True)) / whole - 2 / tilt
-
-    low = high = min(1 / math.sqrt(n * float(mass @ gains**2)), 1 / float(gains[0]))
-    while slope(high) < 0:
-        high *= 2
-    while slope(low) > 0:
-        low /= 2
-    for _ in range(40):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    return high
-
-
-def _nodes(n: int, product: float, period: float, step: float, cut: float) -> Floats:
-    """The integers j >= 1 with j * step <= cut where (1 - product (1 - cos(j step period)))^(n/2) > exp(-40)."""
-    last = math.floor(cut / step)
-    dip = -math.expm1(-2 * _NEGLIGIBLE / n)
-    if dip >= 2 * product:
-        return np.arange(1, last + 1, dtype=np.float64)
-    reach = math.acos(1 - dip / product) / period
-    peaks = np.arange(math.floor(cut * period / (2 * math.pi)) + 2) * (2 * math.pi / period)
-    start = np.maximum(np.floor((peaks - reach) / step), 1)
-    stop = np.minimum(np.ceil((peaks + reach) / step), last)
-    count = np.maximum(stop - start + 1, 0).astype(np.int64)
-    offset = np.repeat(start - np.cumsum(count) + count, count)
-    return offset + np.arange(count.sum())

@@ -51,7 +51,11 @@ def _power(value: float) -> str:
 
 
 #: How templates write numbers.
-FILTERS = {"number": lambda value: f"{value:,}", "short": lambda value: f"{value:.3g}", "power": _power}
+FILTERS = {
+    "number": lambda value: f"{value:,}",
+    "short": lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
+    "power": _power,
+}
 
 _templates = Environment(
     loader=FileSystemLoader(_HERE / "templates"),

@@ -1,0 +1,111 @@
+"""What a task promises over time: in one period, in a month of periods and in a year of them.
+
+The unit is a person: everything that one device may say in that time, which its ledger limits to
+`reports_per_period` reports in each period, about one record or about as many as there are reports. Locally,
+the epsilons and deltas of these reports add up. Shuffled, each period is a round whose crowds hold reports of
+that period alone, with up to `reports_per_period` of one person (`hubbub.privacy.shuffle`, step 3); rounds compose
+(`hubbub.privacy.compose`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hubbub.model.guarantee import Guarantee
+from hubbub.primitives.errors import Refused
+from hubbub.privacy.compose import Method, compose
+from hubbub.privacy.shuffle import Crowd, crowd_of, shuffled_guarantee
+from hubbub.protocol.task import Task
+
+#: The delta of shuffled guarantees, unless somebody asks for another.
+DELTA = 1e-6
+#: One period, and how many make a month and a year.
+SPANS = {
+    "once": (("in all", 1),),
+    "day": (("one day", 1), ("a month (30 days)", 30), ("a year (365 days)", 365)),
+    "week": (("one week", 1), ("a month (4 weeks)", 4), ("a year (52 weeks)", 52)),
+    "month": (("one month", 1), ("a year (12 months)", 12)),
+}
+_PLAIN = {"once": "in all", "day": "a day", "week": "a week", "month": "a month"}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some periods in a row, and what is promised about all that one person says in them."""
+
+    name: str
+    periods: int
+    #: None if the deltas of that many reports add up to 1 or more: then nothing is promised.
+    local: Guarantee | None
+    #: None if there is no shuffler.
+    shuffled: Guarantee | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        promises = {"local": self.local, "shuffled": self.shuffled}
+        found = {model: None if promise is None else promise.as_dict() for model, promise in promises.items()}
+        return {"span": self.name, "periods": self.periods, **found}
+
+    def words(self) -> str:
+        """One line: how long, and what is promised in each model."""
+        text = f"{self.name}: {'nothing is promised locally' if self.local is None else self.local.short()}"
+        return text if self.shuffled is None else f"{text}; {self.shuffled.short()}"
+
+
+def over_time(
+    task: Task, reports: int | None = None, delta: float = DELTA, method: Method = "loss"
+) -> list[Span]:
+    """One period, a month and a year of a task; with `reports`, of one whose crowds have that many or more.
+
+    `delta` is that of each shuffled guarantee, however long it lasts. Refused where no shuffle bound applies.
+    """
+    most = task.reports_per_period
+    found = []
+    for name, periods in SPANS[task.period]:
+        shuffled = None
+        if reports is not None and periods == 1:
+            shuffled = shuffled_guarantee(task.mechanism, reports, delta, most)
+        elif reports is not None:
+            shuffled = all_rounds(crowd_of(task.mechanism, reports, most), periods, delta, method)
+        found.append(Span(name, periods, all_reports(task.guarantee, periods * most), shuffled))
+    return found
+
+
+def all_reports(one: Guarantee, reports: int) -> Guarantee | None:
+    """What this many reports of one person promise in the local model, or None if that is nothing."""
+    if reports == 1:
+        return one
+    if reports * one.delta >= 1:
+        return None
+    note = f"{one.note} Holds for all of up to {reports:,} reports per person, whatever record each is about.".lstrip()
+    return replace(one, epsilon=reports * one.epsilon, delta=reports * one.delta, note=note)
+
+
+def all_rounds(crowd: Crowd, periods: int, delta: float, method: Method = "loss") -> Guarantee:
+    """What this many equal rounds promise; where the loss cannot be convolved, by advanced composition."""
+    rounds = [crowd] * periods
+    if method == "loss":
+        try:
+            return compose(rounds, delta, "loss")
+        except (
+            Refused
+        ):  # no dp-accounting here, or not precise enough: the other methods refuse what is wrong
+            method = "advanced"
+    return compose(rounds, delta, method)
+
+
+def spending(task: Task) -> str:
+    """What one device spends, in words."""
+    one = task.guarantee
+    if task.period == "once" and task.reports_per_period == 1:
+        return f"A device reports once and spends {one.short()}."
+    number, each = task.reports_per_period, _PLAIN[task.period]
+    delta = f" and delta = {number * one.delta:.3g}" if one.delta else ""
+    reports = "1 report" if number == 1 else f"{number} reports"
+    text = (
+        f"A device makes at most {reports} {each} and spends epsilon = {one.epsilon:.6g} on each: "
+        f"epsilon = {number * one.epsilon:.6g}{delta} {each}, added up."
+    )
+    later = [f"in {span.words()}" for span in over_time(task)[1:]]
+    return f"{text} Together {'; '.join(later)}." if later else text

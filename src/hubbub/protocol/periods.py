@@ -1,0 +1,33 @@
+"""Collection periods: what the one of a day is called, and which of them are open."""
+
+from __future__ import annotations
+
+import datetime
+
+from hubbub.protocol.task import Task
+
+#: Bytes of a period's name on a sealed report; a task without periods has nothing to tell apart.
+LABEL_BYTES = {"once": 0, "day": 10, "week": 8, "month": 7}
+#: Days after its end for which reports of a period are still taken by a shuffler.
+LATE_DAYS = 7
+
+
+def period_of(task: Task, day: datetime.date) -> str:
+    """The name of the collection period that a day falls into."""
+    week = day.isocalendar()
+    names = {
+        "once": "once",
+        "day": day.isoformat(),
+        "week": f"{week.year}-W{week.week:02}",
+        "month": f"{day.year}-{day.month:02}",
+    }
+    return names[task.period]
+
+
+def open_periods(task: Task, today: datetime.date) -> set[str]:
+    """The periods whose reports may arrive now: today's, those that ended lately, and tomorrow's.
+
+    Devices go by their own calendar, which may be a day ahead of or behind ours.
+    """
+    days = (today + datetime.timedelta(days=offset) for offset in range(-LATE_DAYS - 1, 2))
+    return {period_of(task, day) for day in days}
