@@ -16,6 +16,8 @@ SLACK = 256 * ROUNDING
 _NEGLIGIBLE = 40.0
 #: Frequencies beyond this many inverse blurs are left out, likewise.
 _CUT = 6.0
+#: Of so few steps all sums are listed.
+_FEW = 64
 
 
 def mean_positive_part(n: int, mass: Floats, gains: Floats, excess: float) -> float:
@@ -31,6 +33,8 @@ def mean_positive_part(n: int, mass: Floats, gains: Floats, excess: float) -> fl
     - Roundings are bounded term by term: an error e in phi changes phi^n by (|phi| + e)^n - |phi|^n at most.
     Only w near the peaks of the bound on |phi| are visited, and the larger n, the fewer there are.
     """
+    if n <= _FEW:
+        return _listed(n, mass, gains)
     tilt = _saddle(n, mass, gains)
     growth = np.expm1(tilt * gains)
     log_scale = n * math.log1p(float(mass @ growth))
@@ -77,6 +81,20 @@ def mean_positive_part(n: int, mass: Floats, gains: Floats, excess: float) -> fl
         log_silent = n * math.log(silent)
         whole -= math.exp(log_silent + SLACK * (log_silent - 1)) * blur / math.sqrt(2 * math.pi)
     return whole / n
+
+
+def _listed(n: int, mass: Floats, gains: Floats) -> float:
+    """The same for few steps: over all ways to have n or fewer of the gains, with every rounding charged."""
+    counts = np.stack(np.meshgrid(*[np.arange(n + 1)] * len(mass), indexing="ij")).reshape(len(mass), -1)
+    counts = np.vstack([counts, n - counts.sum(axis=0)])[:, counts.sum(axis=0) <= n]
+    each = np.append(mass, max(0.0, 1 - float(mass.sum())) * (1 + SLACK) + SLACK * ROUNDING)
+    parts = counts * np.log(each)[:, None]
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    ways = factorials[n] - factorials[counts].sum(axis=0)
+    odds = np.exp(parts.sum(axis=0) + ways + SLACK * (n + np.abs(parts).sum(axis=0) + factorials[n]))
+    steps = counts[:-1] * gains[:, None]
+    sums = np.maximum(steps.sum(axis=0) + SLACK * np.abs(steps).sum(axis=0), 0)
+    return float(odds @ sums) * (1 + SLACK * len(odds)) / n
 
 
 def _saddle(n: int, mass: Floats, gains: Floats) -> float:
