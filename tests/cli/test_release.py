@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from helpers import contents, python, refuse, run_cli, succeed, write_csv
+from helpers import contents, python, refuse, run_cli, strict_json, succeed, write_csv
 from hubbub.cli.query import command as query_command
 from hubbub.cli.release import command as release_command
 from hubbub.release import Release
-from hubbub.release.design import ALGORITHMS
+from hubbub.release.goal import ALGORITHMS
 from hubbub.release.part import ESTIMATORS
 
+EPSILON = ("--epsilon", 1, "-o", "x")
 TABLE = [("url", "n"), *((f"page{i}", 600 // (i + 1)) for i in range(200))]
 
 
@@ -27,14 +29,24 @@ def release(counts: Path, *more: object) -> list[object]:
     return ["release", counts, "--key", "url", "--count", "n", "--epsilon", 2, "-o", output, *more]
 
 
+def released(*arguments: object) -> dict[str, Any]:
+    """What the command says with --json; facts about the table are on stderr, each marked as the holder's."""
+    result = run_cli(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert all(line.startswith("For you only") for line in result.stderr.splitlines())
+    said: dict[str, Any] = strict_json(result.stdout)
+    return said
+
+
 def test_from_a_table_to_an_answer(counts: Path) -> None:
-    said = succeed(*release(counts, "--max-sum", 5000, "--max-value", 1000))
+    said = released(*release(counts, "--max-sum", 5000, "--max-value", 1000))
     path = counts.with_name("counts.hub")
     assert said["bytes"] == path.stat().st_size
     assert said["plan"]["guarantee"]["epsilon"] == 2
     assert said["plan"]["guarantee"]["model"] == "central"
     assert said["sizes"] is None
-    assert said["holder_only"]["nonzero"] == 200
+    assert said["users"] is None
+    assert said["plan"]["guarantee"]["unit"] == "value"
     chosen = said["plan"]["chosen"]
     assert chosen["bytes"] <= said["bytes"] < chosen["bytes"] + 2000
     assert {"small", "middle", "large", "microseconds", "parts"} <= chosen.keys()
@@ -50,7 +62,7 @@ def test_what_people_read(counts: Path) -> None:
     result = run_cli(*release(counts))
     assert result.exit_code == 0
     assert "none given, so epsilon = 0.1 of the budget estimated a sum" in result.stdout
-    assert "epsilon = 2 per l1 distance 1, central model" in result.stdout
+    assert "Per unit of value, not per person: epsilon = 2, central model" in result.stdout
     assert "For you only, not private: 200 rows" in result.stderr
     assert "For you only" not in result.stdout
     asked = run_cli("query", counts.with_name("counts.hub"), "page0")
@@ -68,7 +80,7 @@ def test_bounds_that_do_not_hold_are_told_to_the_holder_only(counts: Path) -> No
 
 
 def test_keys_from_a_file(counts: Path) -> None:
-    succeed(*release(counts, "--max-sum", 5000))
+    released(*release(counts, "--max-sum", 5000))
     listing = counts.with_name("keys.txt")
     listing.write_text("page1\npage5\n")
     answers = succeed("query", counts.with_name("counts.hub"), "--keys", listing)
@@ -78,7 +90,7 @@ def test_keys_from_a_file(counts: Path) -> None:
 @pytest.mark.parametrize("algorithm", ["threshold", "threshold-alp", "histogram", "log", "max"])
 def test_algorithm_and_estimator(counts: Path, algorithm: str) -> None:
     options = ("--max-nonzero", 300, "--max-value", 1000, "--delta", 1e-6)
-    said = succeed(*release(counts, *options, "--algorithm", algorithm, "--estimator", "median"))
+    said = released(*release(counts, *options, "--algorithm", algorithm, "--estimator", "median"))
     assert said["plan"]["chosen"]["algorithm"] == algorithm
     path = counts.with_name("counts.hub")
     assert succeed("query", path, "page1")["estimator"] == "median"
@@ -88,15 +100,68 @@ def test_algorithm_and_estimator(counts: Path, algorithm: str) -> None:
 def test_signed_real_values_and_integer_keys(tmp_path: Path) -> None:
     rows = [("place", "change"), *((i, (-1) ** i * 50.5) for i in range(30))]
     path, output = write_csv(tmp_path / "t.csv", rows), tmp_path / "t.hub"
-    said = succeed(
+    said = released(
         *("release", path, "--key", "place", "--value", "change", "--signed", "--universe", 1 << 20),
         *("--epsilon", 4, "--max-nonzero", 100, "--max-value", 100, "-o", output),
     )
-    assert said["plan"]["guarantee"]["words"].count("l1 distance")
+    assert "tables at l1 distance at most 1" in said["plan"]["guarantee"]["words"]
     even, odd = succeed("query", output, 8, 9)["answers"]
     assert abs(even["value"] - 50.5) < 20
     assert abs(odd["value"] + 50.5) < 20
     assert "not a whole number" in refuse("query", output, "here")
+
+
+VISITS = [
+    ("who", "page", "minutes"),
+    *((f"u{i % 40}", f"p{i % 7}", i % 5) for i in range(400)),
+    ("", "p1", 9),
+]
+
+
+def test_per_user(tmp_path: Path) -> None:
+    """Each user once per page; the unit is in everything that is printed, and in the file."""
+    path, output = write_csv(tmp_path / "visits.csv", VISITS), tmp_path / "v.hub"
+    plain = (
+        "release",
+        path,
+        "--user",
+        "who",
+        "--key",
+        "page",
+        "--epsilon",
+        8,
+        "--max-sum",
+        1000,
+        "-o",
+        output,
+    )
+    said = released(*plain, "--max-entries", 7)
+    assert said["users"] == {"max_entries": 7, "max_contribution": 1.0}
+    assert said["plan"]["guarantee"]["unit"] == "user"
+    answers = succeed("query", output, "p1", "p2", "nowhere")
+    assert answers["guarantee"]["unit"] == "user"
+    assert abs(answers["answers"][0]["value"] - 40) < 25
+    assert succeed("inspect", output)["users"]["max_entries"] == 7
+    text = run_cli(*plain, "--max-entries", 7)
+    assert "Per user: epsilon = 8, central model: when all rows of one user" in text.stdout
+    assert "40 users, 0 of them with more keys" in text.stderr
+    assert "Per user: epsilon = 8" in run_cli("query", output, "p1").stderr
+    assert "40 of them with more keys than count (160 dropped" in run_cli(*plain, "--max-entries", 3).stderr
+
+
+@pytest.mark.parametrize("column", ["--count", "--value"])
+def test_values_per_user(tmp_path: Path, column: str) -> None:
+    path, output = write_csv(tmp_path / "visits.csv", VISITS), tmp_path / "v.hub"
+    said = released(
+        *("release", path, "--user", "who", "--key", "page", column, "minutes", "--max-contribution", 3),
+        *("--max-entries", 2, "--delta", 1e-6, "--max-nonzero", 50, "--max-value", 1000, "--epsilon", 4),
+        *("--algorithm", "threshold", "-o", output),
+    )
+    assert said["users"] == {"max_entries": 2, "max_contribution": 3.0}
+    assert said["plan"]["chosen"]["parts"][0]["changed"] == 2
+    words = succeed("inspect", output)["guarantee"]["words"]
+    assert "at most 2 keys, and in a key for at most 3" in words
+    assert "1 + exp(epsilon) times this delta" in words
 
 
 def test_refusals_leave_nothing_behind(counts: Path) -> None:
@@ -121,6 +186,24 @@ def test_wrong_usage_has_exit_code_2(counts: Path) -> None:
         [*release(counts), "--value", "n"],
         ["release", counts, "--key", "url", "--epsilon", 1, "-o", "x"],
         release(counts, "--algorithm", "magic"),
+        release(counts, "--user", "url"),
+        release(counts, "--max-entries", 2),
+        release(counts, "--max-contribution", 2),
+        release(counts, "--user", "url", "--max-entries", 2),
+        ["release", counts, "--key", "url", "--user", "n", "--epsilon", 1, "-o", "x"],
+        [
+            "release",
+            counts,
+            "--key",
+            "n",
+            "--user",
+            "url",
+            "--max-entries",
+            1,
+            "--max-contribution",
+            1,
+            *EPSILON,
+        ],
         ["query", counts],
         ["query", counts, "a", "--keys", counts],
     ):

@@ -56,6 +56,18 @@ def test_a_distance_goes_with_l1_only() -> None:
                 "Mind the gap.",
             ],
         ),
+        (
+            Guarantee(1.0, "value", "central"),
+            ["Per unit of value, not per person: epsilon = 1, central model", "one unit of value", "trusted"],
+        ),
+        (
+            Guarantee(1.0, "user", "central", 1e-6),
+            [
+                "Per user: epsilon = 1, delta = 1e-06, central model",
+                "all rows of one user are added",
+                "trusted",
+            ],
+        ),
     ],
 )
 def test_words_carry_the_numbers(guarantee: Guarantee, parts: list[str]) -> None:

@@ -20,8 +20,10 @@ from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.envelope import Envelope
 from hubbub.release import Goal, Release, build, describe, plan, publish
 from hubbub.release.alp import Alp
+from hubbub.release.amounts import Amounts
 from hubbub.release.artifact import Parameters
-from hubbub.release.design import ALGORITHMS, SHARE, split
+from hubbub.release.design import SHARE, split
+from hubbub.release.goal import ALGORITHMS
 from hubbub.release.keyspace import ALL, KeySpace
 from hubbub.release.publisher import make_goal, simulate
 from hubbub.release.sizes import estimate_sizes
@@ -46,25 +48,25 @@ def ids(*numbers: int) -> np.ndarray:
 def test_repeated_keys_are_summed_zeros_dropped_and_large_values_clipped() -> None:
     vector, summary = make_vector(COUNTS, ids(5, 3, 5, 9, 3), column([60, 1, 70, 0, 1]))
     assert vector.ids.tolist() == [3, 5]
-    assert vector.values.tolist() == [2, 100]
+    assert vector.amounts.steps.tolist() == [2, 100]
     assert (summary.rows, summary.nonzero, summary.merged, summary.clipped) == (5, 2, 2, 1)
     assert summary.total == 102
 
 
 def test_sums_that_would_wrap_around_are_clipped() -> None:
     vector, _ = make_vector(COUNTS, ids(*[1] * 4096), column([1 << 62] * 4096))
-    assert vector.values.tolist() == [100]
+    assert vector.amounts.steps.tolist() == [100]
 
 
 def test_unsigned_columns_are_read() -> None:
     vector, _ = make_vector(COUNTS, ids(1, 2), np.array([7, (1 << 64) - 1], dtype=np.uint64))
-    assert vector.values.tolist() == [7, 100]
+    assert vector.amounts.steps.tolist() == [7, 100]
 
 
 def test_signed_values_keep_their_sign() -> None:
     signed = Values(max_value=100, signed=True)
     vector, summary = make_vector(signed, ids(1, 2, 3), column([-500, 7, 500]))
-    assert vector.values.tolist() == [-100, 7, 100]
+    assert vector.amounts.steps.tolist() == [-100, 7, 100]
     assert summary.clipped == 2
 
 
@@ -100,7 +102,7 @@ def test_more_entries_than_declared_change_neither_size_nor_success() -> None:
 def test_a_vector_is_the_clipped_table(table: dict[int, int]) -> None:
     vector, _ = make_vector(COUNTS, ids(*table), np.array(list(table.values()), dtype=np.int64))
     expected = sorted((key, min(value, 100)) for key, value in table.items() if value)
-    assert list(zip(vector.ids.tolist(), vector.values.tolist(), strict=True)) == expected
+    assert list(zip(vector.ids.tolist(), vector.amounts.steps.tolist(), strict=True)) == expected
 
 
 # Keys
@@ -109,7 +111,8 @@ def test_a_vector_is_the_clipped_table(table: dict[int, int]) -> None:
 def test_text_and_integer_keys() -> None:
     release = publish({"a": 40, "b": 2}, epsilon=8, max_sum=100)
     assert abs(release["a"] - 40) < 10
-    whole = publish((np.arange(40, dtype=np.int64), np.full(40, 30)), epsilon=8, max_sum=2000)
+    table = (np.arange(40, dtype=np.int64), np.full(40, 30))
+    whole = publish(table, epsilon=8, max_sum=2000, universe=1 << 63)
     assert whole.parameters.keys.kind == "integers"
     assert whole.query(np.arange(40)).value.mean() == pytest.approx(30, abs=3)
     assert whole["7"] == whole[7]
@@ -225,14 +228,14 @@ def test_missing_bounds_are_estimated_with_a_share_of_the_budget() -> None:
 
 def test_size_estimates_are_upper_estimates() -> None:
     """Odds of 1e-6 to fall short: at most 2 in 2,000 (rate 2e-9); the margin is right within 1, not 30% off."""
-    vector = Vector(ids(*range(50)), np.full(50, 3))
+    vector = Vector(ids(*range(50)), Amounts.of(np.full(50, 3), 0))
     coins = InsecureCoins(6)
     totals = np.array([estimate_sizes(vector, COUNTS, 0.5, coins).total for _ in range(2000)])
     assert (totals < 150).sum() <= 2
     margin = -math.log(1e-6 * (1 + math.exp(-0.25))) / 0.25
     assert abs(totals.mean() - 150 - margin) < 1 + 5.5 * 4 * math.sqrt(2 / 2000) < 0.3 * margin
     reals = Values(kind="reals", max_value=10, fraction_bits=3)
-    found = estimate_sizes(Vector(ids(1), np.array([2.5])), reals, 0.5, coins)
+    found = estimate_sizes(Vector(ids(1), Amounts.of(np.array([2.5]), 3)), reals, 0.5, coins)
     assert found.nonzero is None
     assert found.total >= 2.5
 
@@ -410,10 +413,11 @@ def test_the_whole_of_64_bits_is_a_universe() -> None:
 def test_reading_a_table(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text('\ufeffurl,n,x\n"a,b",3,1\n\nc,4.0,2\n', encoding="utf-8")
-    keys, numbers = read_table(path, "url", "n", counts=True)
+    keys, numbers = read_table(path, ["url", "n"])
     assert keys == ["a,b", "c"]
     assert numbers.tolist() == [3, 4]
-    assert read_table(path, "url", "x", counts=False)[1].dtype == np.float64
+    assert read_table(path, ["url", "x"], "reals")[1].dtype == np.float64
+    assert read_table(path, ["x", "url"], "none") == (["1", "2"], ["a,b", "c"])
     (tmp_path / "keys").write_text("a b\nc\n")
     assert read_keys(tmp_path / "keys") == ["a b", "c"]
 
@@ -428,7 +432,6 @@ def test_reading_a_table(tmp_path: Path) -> None:
         ("url,n\na,1.5\n", "line 2: '1.5'"),
         ("url,n\na,nan\n", "line 2: 'nan'"),
         ("url,n\na,inf\n", "line 2: 'inf'"),
-        ("url,n\na,99999999999999999999\n", "line 2"),
         ("url,n\na,1,2\n", "line 2: 3 columns"),
         ("url,n\na\n", "line 2: 1 columns"),
     ],
@@ -437,13 +440,13 @@ def test_untidy_tables_are_refused_with_their_line(tmp_path: Path, text: str, wh
     path = tmp_path / "t.csv"
     path.write_text(text)
     with refused(why, str(path)):
-        read_table(path, "url", "n", counts=True)
+        read_table(path, ["url", "n"])
 
 
 def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"url,n\n\xff\xfe,1\n")
     with refused("UTF-8"):
-        read_table(tmp_path / "t.csv", "url", "n", counts=True)
+        read_table(tmp_path / "t.csv", ["url", "n"])
     with refused("UTF-8"):
         read_keys(tmp_path / "t.csv")
     with refused("cannot be read"):

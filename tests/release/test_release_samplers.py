@@ -15,6 +15,7 @@ from hubbub.checks.exact import Enumeration, laplace_law
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.siphash import siphash, siphash_many
 from hubbub.release import binomial as binomials
+from hubbub.release.amounts import Amounts
 from hubbub.release.binomial import binomial, skip, subset
 from hubbub.release.bits import empty, flip_cells, flip_for, noise_words, read_cells, set_cells
 from hubbub.release.keyspace import KeySpace, hash_to
@@ -25,7 +26,6 @@ from hubbub.release.noise import (
     laplace_scale,
     least_with_tail,
     log1p_down,
-    round_reals,
     round_to_breaks,
     tail_up,
 )
@@ -98,7 +98,7 @@ def test_the_excess_over_a_threshold_is_geometric() -> None:
 @steady
 def test_reals_are_rounded_with_exactly_their_own_odds(value: float, bits: int) -> None:
     law = Enumeration().law(
-        lambda coins: int(round_reals(np.array([value]), bits, coins)[0])  # type: ignore[arg-type]
+        lambda coins: int(Amounts.of(np.array([value]), bits).rounded(coins)[0])  # type: ignore[arg-type]
     )
     assert sum(mass * point for point, mass in law.items()) == Fraction(value) * (1 << bits)  # type: ignore[operator]
     assert all(abs(point - Fraction(value) * (1 << bits)) < 1 for point in law)  # type: ignore[operator]
@@ -107,7 +107,7 @@ def test_reals_are_rounded_with_exactly_their_own_odds(value: float, bits: int) 
 def test_compiled_rounding_of_reals_has_its_law() -> None:
     """Fractions of one half, a third and 2^-6; false-alarm rate 1e-6 each, 30% off is rejected."""
     for part, draws in ((0.5, 20_000), (1 / 3, 20_000), (2.0**-6, 60_000)):
-        ups = int((round_reals(np.full(draws, 5 + part), 0, InsecureCoins(8)) == 6).sum())
+        ups = int((Amounts.of(np.full(draws, 5 + part), 0).rounded(InsecureCoins(8)) == 6).sum())
         assert fits([ups, draws - ups], [part, 1 - part])
         assert not fits([ups, draws - ups], tilted([part, 1 - part]))
 
@@ -128,7 +128,7 @@ def test_rounding_in_two_stages_is_rounding_at_once() -> None:
     breaks = np.array([0, 4, 8], dtype=np.int64)
 
     def run(coins: object) -> int:
-        fine = round_reals(np.array([1.3125]), 2, coins)  # type: ignore[arg-type]
+        fine = Amounts.of(np.array([1.3125]), 2).rounded(coins)  # type: ignore[arg-type]
         return int(round_to_breaks(fine, breaks, coins)[0])  # type: ignore[arg-type]
 
     assert Enumeration().law(run) == {1: 1 - Fraction(5, 16), 2: Fraction(5, 16)}  # type: ignore[arg-type]

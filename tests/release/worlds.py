@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hubbub.checks.exact import Enumeration, Law, hockey_stick, worst_ratio
+from hubbub.release.amounts import Amounts
 from hubbub.release.artifact import Parameters, Release
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.part import Arrays, Part
@@ -25,9 +26,8 @@ DUST = 1e-9
 def vector(values: Values, plain: Plain) -> Vector:
     entries = sorted((key, value) for key, value in plain.items() if value)
     kind = np.int64 if values.kind == "counts" else np.float64
-    return Vector(
-        np.array([key for key, _ in entries], dtype=np.uint64), np.array([v for _, v in entries], dtype=kind)
-    )
+    amounts = Amounts.of(np.array([v for _, v in entries], dtype=kind), values.fraction_bits)
+    return Vector(np.array([key for key, _ in entries], dtype=np.uint64), amounts)
 
 
 def keys(universe: int, seed: int = 0) -> KeySpace:

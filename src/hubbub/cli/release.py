@@ -30,7 +30,15 @@ _ALGORITHMS = (
 @click.option("--key", required=True, help="Column with the keys.")
 @click.option("--count", help="Column with counts (whole numbers).")
 @click.option("--value", help="Column with real values, instead of counts.")
-@click.option("--epsilon", type=float, required=True, help="Privacy budget for one unit of one entry.")
+@click.option("--user", help="Column with users: epsilon is then for all rows of one user.")
+@click.option("--max-entries", type=int, help="With --user: keys of a user that count, sampled from more.")
+@click.option("--max-contribution", type=float, help="With --user: for how much a user counts in one key.")
+@click.option(
+    "--epsilon",
+    type=float,
+    required=True,
+    help="Privacy budget: for one unit of value, or with --user for a user.",
+)
 @click.option("--delta", type=float, default=0.0, help="Allow thresholds with this failure probability.")
 @click.option("--signed", is_flag=True, help="Values may be below 0.")
 @click.option("--universe", type=int, help="Keys are whole numbers below this; otherwise they are text.")
@@ -53,24 +61,40 @@ def command(
     key: str,
     count: str | None,
     value: str | None,
+    user: str | None,
     output: Path,
     as_json: bool,
     **goal: Any,
 ) -> None:
     """Publish a private file of sparse counts from the CSV file TABLE.
 
+    Without --user, epsilon protects one unit of value, whoever is behind it: one row of somebody who has
+    many. With --user it protects the person: all rows of one user. A user then counts once for a key, or with
+    --count or --value for as much as --max-contribution allows.
+
     The plan uses public bounds only. Without --max-nonzero and --max-sum, one twentieth of epsilon pays
     for private estimates of the size.
     """
-    if (count is None) == (value is None):
+    column = value if count is None else count
+    if (user is None and column is None) or (count is not None and value is not None):
         raise click.UsageError("Name the column to release: either --count or --value.")
+    if (user is None) != (goal["max_entries"] is None):
+        raise click.UsageError(
+            "--user and --max-entries go together: whose rows, and how many keys of theirs count."
+        )
+    if (user is None or column is None) != (goal["max_contribution"] is None):
+        raise click.UsageError(
+            "--max-contribution goes with --user and a column of values, and only with both."
+        )
     from hubbub.release.publisher import STAGES, build, make_goal
     from hubbub.tables.counts import read_table
 
-    wanted = make_goal(kind="counts" if value is None else "reals", **goal)
+    kind: Any = "counts" if value is None else "reals"
+    wanted = make_goal(kind=kind, **goal)
+    names = [name for name in (user, key, column) if name is not None]
     size = table.stat().st_size if table.is_file() else 0
     with progress("Reading", size, as_json) as tick:
-        columns = read_table(table, key, value or count or "", value is None, tick)
+        columns = read_table(table, names, "none" if column is None else kind, tick)
     with progress("Releasing", STAGES, as_json) as tick:
         published = build(columns, wanted, tick)
         written = published.release.save(output)
@@ -79,18 +103,20 @@ def command(
         "bytes": written,
         "plan": published.plan.as_dict(),
         "sizes": published.release.describe()["sizes"],
-        "holder_only": published.summary.as_dict(),
+        "users": published.release.describe()["users"],
     }
     say(as_json, data, lambda: _tell(published, output, written))
+    _tell_holder(published)
 
 
 def _tell(published: Published, output: Path, written: int) -> None:
-    plan, summary = published.plan, published.summary
-    sizes = published.release.parameters.sizes
+    plan = published.plan
+    sizes, users = published.release.parameters.sizes, published.release.parameters.users
     if sizes:
         entries = "" if sizes.nonzero is None else f" and at most {sizes.nonzero:,.0f} entries"
+        spent = sizes.epsilon * float(users.reach if users else 1)
         click.echo(
-            f"Bounds: none given, so epsilon = {sizes.epsilon:.4g} of the budget estimated a sum of at most "
+            f"Bounds: none given, so epsilon = {spent:.4g} of the budget estimated a sum of at most "
             f"{sizes.total:,.0f}{entries} (released with the file)."
         )
     small, middle, large = plan.probes
@@ -110,9 +136,20 @@ def _tell(published: Published, output: Path, written: int) -> None:
         "a key in batches."
     )
     click.echo(f"Wrote {output}: {written:,} bytes. {published.release.guarantee().words()}")
+
+
+def _tell_holder(published: Published) -> None:
+    """Facts about the table itself: on the error stream, whatever the form of the output, and in no file."""
+    plan, summary, tally = published.plan, published.summary, published.tally
+    rows = f"{summary.rows:,} rows, {summary.merged:,} of them summed up with others"
+    if tally is not None:
+        rows = (
+            f"{tally.users:,} users, {tally.sampled_users:,} of them with more keys than count "
+            f"({tally.dropped_entries:,} dropped at random), {tally.clipped_contributions:,} contributions clipped, "
+            f"{tally.rows_without_user:,} rows without a user left out"
+        )
     click.echo(
-        f"For you only, not private: {summary.rows:,} rows, {summary.nonzero:,} nonzero keys, "
-        f"{summary.merged:,} repeated keys summed, {summary.clipped:,} values clipped.",
+        f"For you only, not private: {rows}; {summary.nonzero:,} nonzero keys, {summary.clipped:,} values clipped.",
         err=True,
     )
     if plan.goal.max_nonzero is not None and summary.nonzero > plan.goal.max_nonzero:

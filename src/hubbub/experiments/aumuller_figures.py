@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hubbub.primitives.arrays import Floats
-from hubbub.release.design import Algorithm, Goal
+from hubbub.release.goal import Algorithm, Goal
 from hubbub.release.part import Estimator
 from hubbub.release.publisher import simulate
 from hubbub.release.trials import ones_after, simulate_heights

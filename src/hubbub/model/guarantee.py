@@ -9,6 +9,8 @@ from typing import Any, Literal
 from hubbub.primitives.errors import Refused
 
 Unit = Literal["record", "entry", "l1"]
+#: What a table of many people's data is made of: its holder says which of them is protected.
+TableUnit = Literal["value", "user"]
 Model = Literal["local", "shuffled", "central"]
 
 _WHO = {
@@ -26,10 +28,14 @@ class Guarantee:
     unit "entry": two records that differ at one key are (event level): there in one only, or with another value. A key
     that takes another's place differs at two, which costs twice epsilon.
     unit "l1": two records whose values differ by at most `distance` in total are.
+
+    Of a table that one holder has (central model):
+    unit "value": two tables that differ by one unit of value are, whoever is behind it (event level).
+    unit "user": two tables are of which one has all rows of one user more (user level, add or remove).
     """
 
     epsilon: float
-    unit: Unit = "record"
+    unit: Unit | TableUnit = "record"
     model: Model = "local"
     delta: float = 0.0
     distance: float | None = None
@@ -52,6 +58,8 @@ class Guarantee:
             "entry": "one entry of anybody's record is added, removed or given another value (another key instead "
             "of one of theirs counts as two such changes)",
             "l1": f"anybody's record is changed by at most {self.distance or 0:g} in total (l1 distance)",
+            "value": "one unit of value is added to the table or taken from it",
+            "user": "all rows of one user are added to the table or taken from it",
         }[self.unit]
         # A year of daily reports is easily beyond what a double can hold.
         size = f"{math.exp(self.epsilon):.4g}" if self.epsilon < 700 else f"exp({self.epsilon:.6g})"
@@ -64,10 +72,14 @@ class Guarantee:
         return f"{text} {self.note}" if self.note else text
 
     def short(self) -> str:
-        """One line: epsilon, delta, unit, model."""
+        """One line: epsilon, delta, unit, model. Of tables the unit comes first: it is easily taken for another."""
+        budget = f"epsilon = {self.epsilon:.6g}" + (f", delta = {self.delta:.3g}" if self.delta else "")
+        if self.unit == "value":
+            return f"Per unit of value, not per person: {budget}, {self.model} model"
+        if self.unit == "user":
+            return f"Per user: {budget}, {self.model} model"
         unit = f"l1 distance {self.distance:g}" if self.unit == "l1" else self.unit
-        delta = f", delta = {self.delta:.3g}" if self.delta else ""
-        return f"epsilon = {self.epsilon:.6g}{delta} per {unit}, {self.model} model"
+        return f"{budget} per {unit}, {self.model} model"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for `--json`."""

@@ -12,7 +12,8 @@ The files follow the paper (Aumüller, Lebeda, Pagh): laplace (Algorithm 1), alp
 from __future__ import annotations
 
 from hubbub.release.artifact import Release, describe
-from hubbub.release.design import Goal, Plan, plan
+from hubbub.release.design import Plan, plan
+from hubbub.release.goal import Goal
 from hubbub.release.publisher import build, publish
 
 __all__ = ["Goal", "Plan", "Release", "build", "describe", "plan", "publish"]

@@ -105,7 +105,7 @@ class Alp(Part):
         return self.span * self.levels * (2 if values.signed else 1)
 
     def project(self, vector: Vector, values: Values, keys: KeySpace, coins: Coins) -> Arrays:
-        exact = values.on_grid(vector.values, coins)
+        exact = vector.on_grid(coins)
         heights = round_to_breaks(np.abs(exact), self.breaks, coins)
         total = self.cells(values)
         array = bits.empty(total)

@@ -1,6 +1,7 @@
 """A release: parameters and private arrays, in memory or in one file that is asked without being loaded.
 
-    envelope, kind "release data" | parameters as JSON, padded with blanks | the arrays, each on 8 bytes | checksum
+    envelope, kind "release data" | parameters as JSON, padded with blanks | the arrays, each on 8 bytes |
+    checksum
 
 The file is mapped into memory; opening it reads it once for the checksum and keeps nothing.
 """
@@ -29,6 +30,7 @@ from hubbub.release.laplace import Laplace
 from hubbub.release.maximum import MaxProjection
 from hubbub.release.part import ESTIMATORS, Answers, Arrays, Estimator, Query
 from hubbub.release.threshold import Threshold
+from hubbub.release.users import Users
 from hubbub.release.vector import Values, Vector
 
 RELEASE = b"A"
@@ -38,7 +40,7 @@ AnyPart = Annotated[Laplace | Threshold | Alp | MaxProjection, Field(discriminat
 
 
 class Sizes(BaseModel):
-    """Upper bounds on the number of entries and their sum that were estimated privately."""
+    """Upper bounds on the number of entries and their sum, estimated privately (epsilon per unit of value)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,34 +50,55 @@ class Sizes(BaseModel):
 
 
 class Parameters(BaseModel):
-    """All that is public about a release besides its arrays."""
+    """All that is public about a release besides its arrays.
+
+    Format 1 promises something about units of value, format 2 about users. Files of format 1 are still
+    written as they always were. A hubbub that knows no users refuses format 2, as it should: it would
+    misstate the unit.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 1
     algorithm: str
     values: Values
     keys: KeySpace
     parts: tuple[AnyPart, ...] = Field(min_length=1, max_length=2)
     estimator: Estimator = "argmax"
     sizes: Sizes | None = None
+    users: Users | None = None
     epsilon: float = Field(gt=0)
     delta: float = Field(default=0, ge=0, lt=1)
 
     @model_validator(mode="after")
     def _check(self) -> Parameters:
-        """The stated budget covers what parts and size estimates spend, to the last bit."""
+        """The stated budget covers what parts and size estimates spend, to the last bit.
+
+        They count epsilon per unit of value; a user is behind as many units as `Users.reach` says.
+        """
+        if (self.format == 2) != (self.users is not None):
+            raise ValueError("format 2 says what a user counts for, format 1 knows no users")
         spent = sum(Fraction(part.epsilon) for part in self.parts) + Fraction(
             self.sizes.epsilon if self.sizes else 0
         )
+        if self.users:
+            self.users.steps(self.values)
+            spent *= self.users.reach
         if spent > Fraction(self.epsilon) or sum(Fraction(p.delta) for p in self.parts) > Fraction(
             self.delta
         ):
             raise ValueError("the parts spend more than the stated epsilon or delta")
+        changed = self.users.max_entries if self.users else None
+        if any(isinstance(part, Threshold) and part.delta and part.changed != changed for part in self.parts):
+            raise ValueError("the threshold is for another number of changed entries")
         return self
 
     def guarantee(self) -> Guarantee:
         """The whole release by basic composition (Lemma 2.3): parts and size estimates add up."""
+        if self.users:
+            return Guarantee(
+                self.epsilon, unit="user", model="central", delta=self.delta, note=self._user_note(self.users)
+            )
         what = (
             "Counts: tables that differ by one unit in one entry are neighbours"
             if self.values.kind == "counts"
@@ -85,7 +108,15 @@ class Parameters(BaseModel):
             " and at most L exp(L epsilon) times this delta" if self.delta else ""
         )
         note = f"{what}; whoever accounts for L units has {group}."
-        return Guarantee(self.epsilon, unit="l1", distance=1.0, model="central", delta=self.delta, note=note)
+        return Guarantee(self.epsilon, unit="value", model="central", delta=self.delta, note=note)
+
+    def _user_note(self, users: Users) -> str:
+        keys = "one key" if users.max_entries == 1 else f"at most {users.max_entries:,} keys"
+        twice = "twice this epsilon" + (" and 1 + exp(epsilon) times this delta" if self.delta else "")
+        return (
+            f"Every user counts for {keys}, and in a key for at most {users.max_contribution:g}; of more keys a random "
+            f"sample counts. When rows are replaced by any others, it is {twice}."
+        )
 
 
 @dataclass(frozen=True)
@@ -228,6 +259,7 @@ class Release:
             "keys": p.keys.model_dump(),
             "parts": [part.model_dump() for part in p.parts],
             "sizes": p.sizes.model_dump() if p.sizes else None,
+            "users": p.users.model_dump() if p.users else None,
             "arrays": {
                 f"{part.name}.{name}": {"length": len(array), "bytes": array.nbytes}
                 for part, arrays in zip(p.parts, self.arrays, strict=True)

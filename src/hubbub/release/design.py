@@ -13,35 +13,23 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from hubbub.primitives.errors import Refused
 from hubbub.release.alp import MOST_LEVELS, Alp
 from hubbub.release.artifact import Parameters, Sizes
-from hubbub.release.keyspace import ALL, KeySpace
+from hubbub.release.goal import ALGORITHMS, Algorithm, Goal
+from hubbub.release.keyspace import KeySpace
 from hubbub.release.laplace import MOST_ENTRIES, Laplace
 from hubbub.release.maximum import MaxProjection
-from hubbub.release.part import Estimator, Part, int_type
+from hubbub.release.part import Part, int_type
 from hubbub.release.prediction import Crowd, predict, reads
 from hubbub.release.threshold import Threshold
 from hubbub.release.trials import inner_error, ones_after
 from hubbub.release.vector import Values
 
-Algorithm = Literal[
-    "laplace",
-    "threshold",
-    "alp",
-    "histogram",
-    "threshold-alp",
-    "log",
-    "threshold-log",
-    "max",
-    "threshold-max",
-]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 #: What is chosen without being asked for. Max projections have weak tails, log-encoding errs by a factor, and
 #: the histogram variant is one of the gaps that alp tries.
 AUTOMATIC: tuple[Algorithm, ...] = ("laplace", "threshold", "alp", "threshold-alp")
@@ -54,48 +42,9 @@ LOAD = 1 / 32
 EXTRA = 1 / 20
 #: alpha of log-encoded levels: the paper's choice for small additive error (Section 6).
 _LOG_ALPHA = 3.07
-_LARGEST = 2.0**40
-#: So few possible keys are bound enough on the number of entries.
-_SMALL_UNIVERSE = 1 << 20
+#: Below it, bits of one unit each are so noisy that a histogram is never the best, and slow to predict.
+_LEAST_GAIN = 0.2
 _NANOSECONDS = 25
-
-
-class Goal(BaseModel):
-    """What is wanted: budget, kind of values and public bounds."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    epsilon: float = Field(gt=0, le=16, allow_inf_nan=False)
-    delta: float = Field(default=0.0, ge=0, le=0.1)
-    kind: Literal["counts", "reals"] = "counts"
-    signed: bool = False
-    universe: int | None = Field(default=None, ge=1, le=ALL, description="keys are whole numbers below this")
-    max_nonzero: int | None = Field(default=None, ge=1)
-    max_value: float | None = Field(default=None, gt=0, le=_LARGEST)
-    max_sum: float | None = Field(default=None, gt=0, le=2.0**52)
-    algorithm: Algorithm | None = None
-    estimator: Estimator = "argmax"
-
-    @property
-    def fraction_bits(self) -> int:
-        """The grid of reals is fine enough to cost 0.4 per cent of epsilon at most."""
-        return 0 if self.kind == "counts" else max(0, math.ceil(math.log2(128 * self.epsilon)))
-
-    def values(self, bound: float = math.inf) -> Values:
-        """Values up to the declared bound, or up to a bound on the sum if that is smaller."""
-        most = min(self.max_value or _LARGEST, bound)
-        most = max(most, 1.0 if self.kind == "counts" else 2.0**-self.fraction_bits)
-        return Values(kind=self.kind, signed=self.signed, max_value=most, fraction_bits=self.fraction_bits)
-
-    def key_space(self, salt: str) -> KeySpace:
-        """Text, or whole numbers below the universe."""
-        kind: Literal["text", "integers"] = "text" if self.universe is None else "integers"
-        return KeySpace(kind=kind, universe=self.universe or ALL, salt=salt)
-
-    def needs_sizes(self) -> bool:
-        """Whether nothing bounds the number of entries or their sum."""
-        few = self.universe is not None and self.universe <= _SMALL_UNIVERSE
-        return self.max_nonzero is None and self.max_sum is None and not few
 
 
 @dataclass(frozen=True)
@@ -205,6 +154,8 @@ def plan(goal: Goal, sizes: Sizes | None = None, salt: str | None = None) -> Pla
         parts=chosen.parts,
         estimator=goal.estimator,
         sizes=sizes,
+        format=1 if goal.users is None else 2,
+        users=goal.users,
         epsilon=goal.epsilon,
         delta=goal.delta if any(part.delta for part in chosen.parts) else 0.0,
     )
@@ -236,7 +187,7 @@ def _case(goal: Goal, sizes: Sizes | None, salt: str | None) -> _Case:
         nonzero = min(nonzero, total)
     values = goal.values(total)
     keys = goal.key_space(salt or secrets.token_hex(16))
-    epsilon = goal.epsilon if sizes is None else split(goal.epsilon, SHARE)[1]
+    epsilon = goal.unit_epsilon if sizes is None else split(goal.unit_epsilon, SHARE)[1]
     total = min(total, nonzero * values.max_value) / values.step
     return _Case(goal, values, keys, epsilon, None if nonzero == math.inf else nonzero, total)
 
@@ -276,7 +227,7 @@ def _laplace(case: _Case) -> Laplace:
 
 
 def _threshold(case: _Case, epsilon: float) -> Threshold:
-    return Threshold.make(case.values, case.keys, epsilon, case.goal.delta, case.extra)
+    return Threshold.make(case.values, case.keys, epsilon, case.goal.delta, case.extra, case.goal.users)
 
 
 def _alp(case: _Case, epsilon: float, cap: int) -> tuple[Part, float]:
@@ -291,6 +242,8 @@ def _alp(case: _Case, epsilon: float, cap: int) -> tuple[Part, float]:
 def _histogram(case: _Case, epsilon: float, cap: int) -> tuple[Part, float]:
     if case.values.kind != "counts":
         raise _Unsuitable("is for counts")
+    if case.goal.algorithm is None and case.values.gain(epsilon) < _LEAST_GAIN:
+        raise _Unsuitable("would read very many cells; alp puts several units into one")
     return _linear(case, epsilon, cap, 1)
 
 

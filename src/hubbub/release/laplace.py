@@ -36,7 +36,7 @@ class Laplace(Part):
 
     def project(self, vector: Vector, values: Values, keys: KeySpace, coins: Coins) -> Arrays:
         dense = np.zeros(keys.universe, dtype=np.int64)
-        dense[vector.ids.astype(np.int64)] = values.on_grid(vector.values, coins)
+        dense[vector.ids.astype(np.int64)] = vector.on_grid(coins)
         return {"dense": add_noise(dense, self.scale, self.limit, coins).astype(int_type(self.limit))}
 
     def shapes(self, values: Values, keys: KeySpace) -> dict[str, tuple[str, int | None]]:

@@ -35,7 +35,7 @@ class MaxProjection(Part):
         return cls(epsilon=epsilon, scale=scale, limit=values.limit(scale), span=span, crowding=crowding)
 
     def project(self, vector: Vector, values: Values, keys: KeySpace, coins: Coins) -> Arrays:
-        exact = values.on_grid(vector.values, coins)
+        exact = vector.on_grid(coins)
         cells = np.zeros(self.span, dtype=np.int64)
         for side in range(2 if values.signed else 1):
             held = exact < 0 if side else exact > 0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hubbub.primitives.arrays import Floats, Int64s
+from hubbub.primitives.arrays import Int64s
 from hubbub.primitives.batch import per_record, run_kernel
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
@@ -24,6 +24,8 @@ from hubbub.primitives.samplers import chance, clamped_laplace
 #: Numerator and denominator of the scale of discrete Laplace noise, in steps of the grid.
 Scale = tuple[int, int]
 
+#: Digits below a step of the grid are taken this many bits at a time.
+DIGIT_BITS = 28
 _ONE = 1 << 40
 _DOWN = Context(prec=60, rounding=ROUND_FLOOR)
 _UP = Context(prec=60, rounding=ROUND_CEILING)
@@ -101,15 +103,17 @@ def _climb(tape: Any, i: int, places: Any, breaks: Any, levels: Any) -> None:
 
 
 @per_record
-def _round(tape: Any, i: int, parts: Any, bits: int, rounded: Any) -> None:
-    """Add 1 with probability mantissa / 2^bits / 2^shift: the exact fraction of a double."""
-    wholes, mantissas, shifts = parts
-    up = mantissas[i] > 0 and chance(tape, mantissas[i], 1 << bits)
-    shift = shifts[i]
-    while up and shift > 0:
-        part = min(shift, 62)
-        up = chance(tape, 1, 1 << part)
-        shift -= part
+def _round(tape: Any, i: int, parts: Any, base: int, rounded: Any) -> None:
+    """Add 1 if a uniform number, drawn digit by digit, is below the one whose digits to the base are given."""
+    wholes, digits = parts
+    last = digits.shape[1] - 1
+    up = 0
+    for j in range(last + 1):
+        if chance(tape, digits[i, j], base):
+            up = 1
+            break
+        if j == last or not chance(tape, 1, base - digits[i, j]):
+            break
     rounded[i] = wholes[i] + up
 
 
@@ -147,15 +151,10 @@ def round_to_breaks(values: Int64s, breaks: Int64s, coins: Coins) -> Int64s:
     return _run(_climb, coins, (values, floors), breaks)
 
 
-def round_reals(values: Floats, fraction_bits: int, coins: Coins) -> Int64s:
-    """Stochastic rounding of doubles to multiples of 2^-fraction_bits, exact to the last bit.
+def round_up(wholes: Int64s, digits: Int64s, coins: Coins) -> Int64s:
+    """wholes[i] + 1 with probability 0.digits[i, 0] digits[i, 1] ... to the base 2^28, wholes[i] otherwise.
 
-    Scaling by a power of two and taking the fraction off lose nothing, so the coin's odds are the
-    double's own.
+    A uniform digit is below the given one with probability digit / base. Of the others it is the same with probability
+    1 / (base - digit), and then the next digit decides: digit / base + (1 / base) * (what follows), as it should be.
     """
-    scaled = np.ldexp(np.abs(values), fraction_bits)
-    wholes = np.floor(scaled)
-    fractions, exponents = np.frexp(scaled - wholes)
-    mantissas = np.ldexp(fractions, 53).astype(np.int64)
-    rounded = _run(_round, coins, (wholes.astype(np.int64), mantissas, -exponents.astype(np.int64)), 53)
-    return np.where(values < 0, -rounded, rounded)
+    return _run(_round, coins, (wholes, digits), 1 << DIGIT_BITS)

@@ -52,14 +52,22 @@ def predict(parts: tuple[Part, ...], value: int, crowd: Crowd) -> Error:
 
 def _listed_or(part: Threshold, value: int, unlisted: Error) -> Error:
     """Noise where the noisy value reaches the threshold, the other part's error (or the value) elsewhere."""
-    r = decay(part.scale)
-    span = min(int(40 * part.scale[0] / part.scale[1]) + 1, 1 << 20)
-    noise = np.arange(-span, span + 1)
-    mass = (1 - r) / (1 + r) * r ** np.abs(noise)
-    seen = mass * (value + noise >= part.threshold) * (value > 0 or not part.delta)
-    missed = 1 - float(seen.sum())
-    absolute, square = (seen * np.abs(noise)).sum(), (seen * noise.astype(np.float64) ** 2).sum()
-    return float(absolute) + missed * unlisted[0], float(square) + missed * unlisted[1]
+    seen, absolute, square = _from(part.scale, part.threshold - value)
+    if part.delta and value == 0:
+        seen = absolute = square = 0.0
+    return absolute + (1 - seen) * unlisted[0], square + (1 - seen) * unlisted[1]
+
+
+def _from(scale: Scale, least: int) -> tuple[float, float, float]:
+    """P(noise >= least), and the parts of E|noise| and of E noise^2 that come from there."""
+    if least <= 0:
+        mass, absolute, square = _from(scale, 1 - least)
+        whole = laplace_error(scale)
+        return 1 - mass, whole[0] - absolute, whole[1] - square
+    # Given noise >= least it is least + G, where G is geometric: E G = r / (1 - r), E G^2 = r (1 + r) / (1 - r)^2.
+    r = decay(scale)
+    mass, mean = r**least / (1 + r), r / (1 - r)
+    return mass, mass * (least + mean), mass * (least**2 + 2 * least * mean + mean * (1 + r) / (1 - r))
 
 
 def _alp_error(part: Alp, value: int, crowd: Crowd) -> Error:

@@ -19,6 +19,7 @@ from hubbub.release.binomial import binomial, skip, subset
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.noise import Scale, add_noise, beyond, least_with_tail, round_to_breaks, tail_up
 from hubbub.release.part import Answers, Arrays, Part, Query, int_type, noise_reach
+from hubbub.release.users import Users
 from hubbub.release.vector import Values, Vector
 
 
@@ -41,25 +42,53 @@ class Threshold(Part):
     max(1, exp(epsilon - 1) / epsilon): that times tau is kept at or below delta (the paper has
     (1 + e^epsilon) tau). Counts move in whole steps, so b = 0 or a + c = 0 and delta = tau. Signed values
     are listed only where the noisy value has the true sign, so neither side reveals more.
+
+    With delta, per user. Now the vectors differ in at most k entries, by at most B steps each, and epsilon
+    below is k B times the part's own. Call an entry *new* if it is 0 in one of the two vectors, or has two
+    signs, and for reals also if it is below one step in one of them. A new entry is at most B steps large in
+    both (reals: B + 1 after rounding), so either lists it with probability at most tau = P(noise >= t - B),
+    or P(noise >= t - B - 1). Two laws that both give at least 1 - tau to "not listed" are at most tau apart
+    in total variation. The other entries have one sign and at least one step in both, so listing them is
+    post-processing of Algorithm 1. Entries are noised independently. So walk from one vector to the other by
+    first exchanging the new entries, at most k of them, which moves the probability of anything by at most k
+    tau, and then the others, which changes it by a factor of at most exp(epsilon). Either vector can be the
+    first, so delta = k tau is enough; k new entries and none beside need 1 - (1 - tau)^k, which is nearly as
+    much. (A union bound over k keys that may appear; walking one unit at a time, as `Parameters.guarantee`
+    does for L units, would give B k exp(epsilon) tau.) Rounding small reals up to one unit is needed only
+    where many small changes can be spread over any number of entries, so here it is left out.
     """
 
     name: Literal["threshold"] = "threshold"
     scale: Scale
     threshold: int = Field(ge=1, le=1 << 60, description="least listed value, in steps of the grid")
     limit: int = Field(ge=1, le=1 << 62)
+    changed: int | None = Field(
+        default=None,
+        ge=1,
+        description="with delta: entries a user can change; none given: any number, by 1 in total",
+    )
 
     @classmethod
     def make(
-        cls, values: Values, keys: KeySpace, epsilon: float, delta: float = 0.0, extra: float | None = None
+        cls,
+        values: Values,
+        keys: KeySpace,
+        epsilon: float,
+        delta: float = 0.0,
+        extra: float | None = None,
+        users: Users | None = None,
     ) -> Threshold:
-        """Parameters for a budget; `extra` is how many empty entries may be listed in the mean (pure).
+        """Parameters for a budget per unit of value; `extra`: how many empty entries may be listed in the mean (pure).
 
         Without it t is the paper's 2 ln(d) / epsilon, which lists any with probability below 1 / d.
         """
         scale = values.scale(epsilon)
         if values.signed and not delta:
             scale = scale[0], scale[1] - 1
-        if delta:
+        if delta and users:
+            jump = users.steps(values) + (1 if values.kind == "reals" else 0)
+            threshold = jump + least_with_tail(scale, delta / users.max_entries * (1 - 1e-12))
+        elif delta:
             worst = 1.0
             if values.kind == "reals" and epsilon > 1:
                 worst = math.exp(epsilon - 1) / epsilon
@@ -71,11 +100,14 @@ class Threshold(Part):
             threshold = least_with_tail(scale, min(0.25, extra / keys.universe / sides))
         threshold = max(threshold, 1)
         limit = max(values.limit(scale), threshold + 64 * -(-scale[0] // scale[1]))
-        return cls(epsilon=epsilon, delta=delta, scale=scale, threshold=threshold, limit=limit)
+        changed = users.max_entries if delta and users else None
+        return cls(
+            epsilon=epsilon, delta=delta, scale=scale, threshold=threshold, limit=limit, changed=changed
+        )
 
     def project(self, vector: Vector, values: Values, keys: KeySpace, coins: Coins) -> Arrays:
-        exact = values.on_grid(vector.values, coins)
-        if self.delta:
+        exact = vector.on_grid(coins)
+        if self.delta and self.changed is None:
             exact = _small_to_one_unit(exact, values, coins)
         noised = add_noise(exact, self.scale, self.limit, coins)
         if self.delta:
@@ -120,7 +152,7 @@ class Threshold(Part):
             noised = arrays["values"][places[found]].astype(np.float64)
             reach = noise_reach(self.scale, query.alpha / 2) + query.slack
             low, high = noised - reach, noised + reach
-            if self.delta and query.slack:
+            if self.delta and self.changed is None and query.slack:
                 unit = 1 << query.values.fraction_bits
                 low, high = (
                     np.where(np.abs(low) <= unit, np.minimum(low, 0), low),

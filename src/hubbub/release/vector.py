@@ -20,10 +20,16 @@ The rules for untidy tables, in one place:
 |---|---|
 | a value that is no finite number, a fraction among counts | refused |
 | a value below 0 without `signed` | refused |
-| a value of 0 | the key is not in the vector |
-| a key twice | its values are summed |
-| a value beyond max_value | clipped to it, counted in the summary |
+| a value beyond 2^52 steps of the grid | clipped to them before it is added |
+| a value of 0, a sum of 0 | the key is not in the vector |
+| a key twice | its values are summed, exactly |
+| a sum beyond max_value (for reals: rounded up to the grid) | clipped to it, counted in the summary |
 | more keys, or a larger sum, than declared | built all the same: bounds fix the size, never the content |
+
+Sensitivity. Of the values of a key, each is clipped, the clipped ones are added and the sum is clipped again.
+Clipping brings no two numbers further apart and the addition is exact (`amounts`), so a row that changes by D
+changes one entry of the vector, by at most D. How a value is read depends on that value alone, never on other
+rows.
 """
 
 from __future__ import annotations
@@ -42,11 +48,11 @@ from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.samplers import favoured_weight
-from hubbub.release.noise import Scale, laplace_scale, log1p_down, round_reals
+from hubbub.release.amounts import LARGEST, Amounts
+from hubbub.release.noise import Scale, laplace_scale, log1p_down
 
-#: No value is larger than this, in steps of the grid.
-LARGEST = 1 << 52
-_UNIT = 1 << 32
+#: Below this, exp(epsilon) is so close to 1 that more bits of it are needed.
+_TINY = 2.0**-10
 
 
 class Values(BaseModel):
@@ -80,7 +86,8 @@ class Values(BaseModel):
     def gain(self, epsilon: float) -> Fraction:
         """By how much one step may raise the odds of anything, as a share: rounded down."""
         if self.kind == "counts":
-            return Fraction(favoured_weight(epsilon, _UNIT), _UNIT) - 1
+            unit = 1 << (55 if epsilon < _TINY else 32)
+            return Fraction(favoured_weight(epsilon, unit), unit) - 1
         return Fraction(epsilon) / (1 << self.fraction_bits)
 
     def scale(self, epsilon: float) -> Scale:
@@ -91,22 +98,22 @@ class Values(BaseModel):
         """Noised values are clamped here: 64 scales past the largest value, reached with odds e^-64."""
         return self.top + 64 * -(-scale[0] // scale[1])
 
-    def on_grid(self, values: NDArray[Any], coins: Coins) -> Int64s:
-        """Values in steps of the grid; reals flip a coin for the fraction."""
-        return values if self.kind == "counts" else round_reals(values, self.fraction_bits, coins)
-
 
 @dataclass(frozen=True)
 class Vector:
-    """The nonzero entries: ids in increasing order, integers (counts) or doubles (reals)."""
+    """The nonzero entries: ids in increasing order, and exact amounts in steps of the grid."""
 
     ids: UInt64s
-    values: NDArray[Any]
+    amounts: Amounts
+
+    def on_grid(self, coins: Coins) -> Int64s:
+        """Whole steps of the grid; reals flip a coin for the rest."""
+        return self.amounts.rounded(coins)
 
     def without(self, ids: UInt64s) -> Vector:
         """The entries whose ids are not listed."""
         kept = ~np.isin(self.ids, ids)
-        return Vector(self.ids[kept], self.values[kept])
+        return Vector(self.ids[kept], self.amounts.take(kept))
 
 
 @dataclass(frozen=True)
@@ -123,36 +130,59 @@ class Summary:
         return asdict(self)
 
 
-def make_vector(values: Values, ids: UInt64s, raw: NDArray[Any]) -> tuple[Vector, Summary]:
+def make_vector(values: Values, ids: UInt64s, raw: Any) -> tuple[Vector, Summary]:
     """Check, sum up repeated ids, clip to the public range and drop zeros."""
-    if len(ids) != len(raw):
-        raise Refused(f"There are {len(ids)} keys but {len(raw)} values.")
-    _check(values, raw)
-    order = np.argsort(ids, kind="stable")
-    ids, raw = ids[order], raw[order]
-    starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]])) if len(ids) else np.zeros(0, int)
-    ids = ids[starts]
-    bound = values.max_value if values.kind == "reals" else int(values.max_value)
-    if values.kind == "counts":
-        raw = np.minimum(raw, LARGEST)
-        raw = (raw if raw.dtype.kind == "u" else np.maximum(raw, -LARGEST)).astype(np.int64)
-    sums = np.add.reduceat(raw, starts) if len(starts) else raw
-    # In integers a sum can wrap around; in doubles it cannot, and there it is far beyond the bound.
-    rough = np.add.reduceat(raw.astype(np.float64), starts) if len(starts) else raw.astype(np.float64)
-    beyond = np.abs(rough) > values.max_value
-    clipped = np.where(beyond, np.sign(rough).astype(raw.dtype) * bound, sums)
-    kept = clipped != 0
-    vector = Vector(ids[kept], clipped[kept])
-    total = float(np.abs(vector.values).sum(dtype=np.float64))
-    return vector, Summary(len(raw), int(kept.sum()), total, len(raw) - len(ids), int(beyond.sum()))
+    return add_up(values, ids, read_amounts(values, raw))
 
 
-def _check(values: Values, raw: NDArray[Any]) -> None:
-    if raw.dtype.kind not in "iuf":
-        raise Refused("Values must be numbers.")
+def add_up(values: Values, ids: UInt64s, amounts: Amounts) -> tuple[Vector, Summary]:
+    """Sum up repeated ids, clip to the public range and drop zeros."""
+    if len(ids) != len(amounts):
+        raise Refused(f"There are {len(ids)} keys but {len(amounts)} values.")
+    order, starts = runs(ids)
+    sums, beyond = amounts.take(order).sums(starts, values.top)
+    kept = sums.present()
+    vector = Vector(ids[order][starts][kept], sums.take(kept))
+    total = float(vector.amounts.sizes().sum()) * values.step
+    return vector, Summary(len(ids), int(kept.sum()), total, len(ids) - len(starts), int(beyond.sum()))
+
+
+def runs(*columns: NDArray[Any]) -> tuple[Int64s, Int64s]:
+    """The order that sorts rows by these columns, and where in it rows begin that differ from the one before."""
+    order = np.lexsort(columns[::-1])
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = False
+    for column in columns:
+        new[1:] |= column[order][1:] != column[order][:-1]
+    return order, np.flatnonzero(new)
+
+
+def read_amounts(values: Values, raw: Any) -> Amounts:
+    """Exact amounts for a column of numbers; what cannot be released is refused."""
+    if not (
+        isinstance(raw, np.ndarray) and raw.ndim == 1 and raw.dtype.kind in "iuf" and raw.dtype.itemsize <= 8
+    ):
+        raw = np.array([_number(value) for value in raw], dtype=np.float64)
+    raw = raw.astype({"i": np.int64, "u": np.uint64, "f": np.float64}[raw.dtype.kind])
     if raw.dtype.kind == "f" and not np.isfinite(raw).all():
         raise Refused("A value is not a finite number; only finite numbers can be released.")
-    if values.kind == "counts" and raw.dtype.kind == "f" and (raw != np.floor(raw)).any():
-        raise Refused("A count is not a whole number; release such values as reals.")
-    if not values.signed and raw.dtype.kind != "u" and len(raw) and raw.min() < 0:
+    if not values.signed and len(raw) and raw.min() < 0:
         raise Refused(f"The value {raw.min()} is below 0; say that values are signed, or correct it.")
+    # Up to LARGEST, whole numbers and doubles are the same; what is beyond is clipped to it in either form.
+    raw = np.minimum(raw, LARGEST) if raw.dtype.kind == "u" else np.clip(raw, -LARGEST, LARGEST)
+    if values.kind == "reals":
+        return Amounts.of(raw.astype(np.float64), values.fraction_bits)
+    if raw.dtype.kind == "f" and (raw != np.floor(raw)).any():
+        raise Refused("A count is not a whole number; release such values as reals.")
+    return Amounts.of(raw.astype(np.int64), 0)
+
+
+def _number(value: Any) -> float:
+    """A number on its own: an array of them would be given the one type that suits all."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        raise Refused("Values must be numbers.")
+    return (
+        float(min(max(int(value), -LARGEST), LARGEST))
+        if isinstance(value, int | np.integer)
+        else float(value)
+    )

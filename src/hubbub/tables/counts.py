@@ -6,44 +6,57 @@ import csv
 import io
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.primitives.errors import Refused
 
+#: A whole number further from 0 is read as this: what it is released as is bounded far below.
+_FURTHEST = (1 << 63) - 1
+
 
 def read_table(
-    path: str | Path, key: str, value: str, counts: bool, tick: Callable[[int], None] = lambda _: None
-) -> tuple[list[str], NDArray[Any]]:
-    """Two columns of a CSV file with a header line; what is no number is refused with its line.
+    path: str | Path,
+    names: Sequence[str],
+    numbers: Literal["none", "counts", "reals"] = "counts",
+    tick: Callable[[int], None] = lambda _: None,
+) -> tuple[Any, ...]:
+    """The named columns of a CSV file with a header line, as lists of text; the last one as numbers, if it holds any.
 
-    `tick` is told how many bytes have been read, for a progress bar.
+    What is no number is refused with its line. `tick` is told how many bytes have been read, for a progress bar.
     """
-    keys: list[str] = []
-    numbers: array[Any] = array("q" if counts else "d")
-    parse: Callable[[str], float] = _whole if counts else _real
-    for line, row in _rows(path, (key, value), tick):
-        try:
-            numbers.append(parse(row[1]))
-        except (ValueError, OverflowError):
-            what = "whole number" if counts else "finite number"
-            raise Refused(f"{path}, line {line}: {row[1]!r} in column {value!r} is not a {what}.") from None
-        keys.append(row[0])
-    return keys, np.frombuffer(numbers, dtype=np.int64 if counts else np.float64) if numbers else np.zeros(0)
+    texts: list[list[str]] = [[] for _ in names[: len(names) - (numbers != "none")]]
+    found: array[Any] = array("q" if numbers == "counts" else "d")
+    parse: Callable[[str], float] = _whole if numbers == "counts" else _real
+    for line, row in _rows(path, tuple(names), tick):
+        if numbers != "none":
+            try:
+                found.append(parse(row[-1]))
+            except ValueError:
+                what = "whole number" if numbers == "counts" else "finite number"
+                raise Refused(
+                    f"{path}, line {line}: {row[-1]!r} in column {names[-1]!r} is not a {what}."
+                ) from None
+        for column, cell in zip(texts, row, strict=False):
+            column.append(cell)
+    return (*texts, np.array(found)) if numbers != "none" else tuple(texts)
 
 
 def _whole(text: str) -> int:
     try:
-        return int(text)
+        number: int | Decimal = int(text)
     except ValueError:
-        number = float(text)
-        if number != math.floor(number):
+        try:
+            number = Decimal(text)
+        except InvalidOperation:
             raise ValueError from None
-        return int(number)
+        if not number.is_finite() or number != number.to_integral_value():
+            raise ValueError from None
+    return int(min(max(number, -_FURTHEST), _FURTHEST))
 
 
 def _real(text: str) -> float:
