@@ -23,7 +23,7 @@ import pytest
 from collecting import collected_task, collecting, some_reports
 from live import ask, bearer
 
-from helpers import contents, fits, python, refuse, refused, small_task, tilted
+from helpers import contents, fits, python, refuse, refused, small_task, succeed, tilted
 from hubbub.checks.conformance import task_for
 from hubbub.collect import mixer as mixing_module
 from hubbub.collect import shuffler as module
@@ -34,6 +34,7 @@ from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.device.client import Client
 from hubbub.device.upload import Uploader
 from hubbub.mechanisms.registry import make_mechanism
+from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.protocol.sealing import seal, sealed_width
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
@@ -537,6 +538,27 @@ def test_a_full_disk_is_said_and_loses_nothing(mixer: Mixer) -> None:
         assert mixer.waiting(TASK) == 0
         mixer._connection.execute("PRAGMA max_page_count = 100000")
         assert ask(url + PATH, b"".join(sent), bearer("up")).json == {"accepted": 2000, "repeated": 0}
+
+
+def test_it_says_what_its_crowds_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all reports of a person in a period; or why shuffling adds nothing."""
+    monkeypatch.setattr("hubbub.collect.serving.run_app", lambda app, sock: sock.close())
+    tasks = [
+        small_task(size=10, max_entries=3).model_copy(update={"reports_per_period": 3}),
+        small_task("sparse_sum", unit="entry"),
+    ]
+    paths = [tmp_path / f"{number}.toml" for number in range(2)]
+    for task, path in zip(tasks, paths, strict=True):
+        task.save(path)
+    tokens = ("--token", "a", "--upload-token", "b", "--store", tmp_path / "s.db", "--port", 0)
+    said = succeed("shuffler", *paths, "--collector", "http://x", *tokens, "--crowd", 500)["promises"]
+    amplified, not_amplified = (said[Task.load(path).digest.hex()] for path in paths)
+    expected = shuffled_guarantee(tasks[0].mechanism, 500, 1e-6, 3)
+    assert amplified == f"{expected.short()}. {expected.note}"
+    assert "up to 3 reports per person" in amplified
+    assert not_amplified.startswith(
+        "no more than the reports themselves promise. This guarantee is per entry"
+    )
 
 
 def test_wrong_settings_are_refused(mixer: Mixer, tmp_path: Path) -> None:
