@@ -284,8 +284,8 @@ def test_what_cannot_be_sealed_spends_nothing(path: Path, make_task: Any) -> Non
     for key in (b"", bytes(32)):
         with refused("public key"):
             Ledger(path).sealed(make_task(), ["1"], key)
-    with refused("vocabulary"):
-        Ledger(path).sealed(make_task(), ["no such key"], PAIR.public)
+    with refused("neither"):
+        Ledger(path).sealed(make_task(), "no record", PAIR.public)
     assert not path.exists()
 
 
