@@ -152,10 +152,10 @@ def test_grids_that_cannot_be_are_refused() -> None:
         plan(Goal(epsilon=1, max_sum=100, **small))
     with refused("max_value"):
         plan(Goal(epsilon=1, max_nonzero=9, max_value=2.0**40, **{**small, "max_contribution": 1e-6}))
-    with refused("epsilon is too small"):
-        plan(
-            Goal(epsilon=1e-3, max_sum=100, max_entries=1 << 20, max_contribution=1e9, algorithm="threshold")
-        )
+    for algorithm in ("threshold", "alp", "log", "max"):
+        tiny = {"epsilon": 1e-3, "max_entries": 1 << 20, "max_contribution": 1e9, "algorithm": algorithm}
+        with refused("epsilon is too small"):
+            plan(Goal(max_nonzero=100, max_value=1000, **tiny))
 
 
 # Plans

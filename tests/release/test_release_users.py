@@ -235,7 +235,8 @@ def test_replaced_rows_cost_twice(limit: int) -> None:
     parameters = parameters_of(users, COUNTS, space, _laplace(COUNTS, space, budget(users)))
     found = losses(parameters, replaced(records), log_ratio)
     assert found <= 2 * EPSILON + DUST
-    assert found > 1.49 * EPSILON
+    # With one key it is all of that; two keys cannot be exchanged for two others among three.
+    assert found > (2 if limit == 1 else 1.5) * EPSILON - 1e-6
     assert "twice this epsilon" in parameters.guarantee().words()
 
 

@@ -27,6 +27,7 @@ Scale = tuple[int, int]
 #: Digits below a step of the grid are taken this many bits at a time.
 DIGIT_BITS = 28
 _ONE = 1 << 40
+DROWNED = "epsilon is too small for this grid: the noise would drown everything."
 _DOWN = Context(prec=60, rounding=ROUND_FLOOR)
 _UP = Context(prec=60, rounding=ROUND_CEILING)
 #: Entries per call of a compiled kernel: bounds the memory that random words take.
@@ -43,7 +44,7 @@ def laplace_scale(step_epsilon: Fraction) -> Scale:
     """The smallest scale on offer with exp(1 / scale) <= exp(step_epsilon): its inverse is rounded down."""
     inverse = math.floor(step_epsilon * _ONE)
     if inverse < 2:
-        raise Refused("epsilon is too small for this grid: the noise would drown everything.")
+        raise Refused(DROWNED)
     return _ONE, inverse
 
 

@@ -52,10 +52,9 @@ class Threshold(Part):
     post-processing of Algorithm 1. Entries are noised independently. So walk from one vector to the other by
     first exchanging the new entries, at most k of them, which moves the probability of anything by at most k
     tau, and then the others, which changes it by a factor of at most exp(epsilon). Either vector can be the
-    first, so delta = k tau is enough; k new entries and none beside need 1 - (1 - tau)^k, which is nearly as
-    much. (A union bound over k keys that may appear; walking one unit at a time, as `Parameters.guarantee`
-    does for L units, would give B k exp(epsilon) tau.) Rounding small reals up to one unit is needed only
-    where many small changes can be spread over any number of entries, so here it is left out.
+    first, so delta = k tau is enough: a union bound over k keys that may appear. k new entries and none beside
+    need 1 - (1 - tau)^k, which is nearly as much. Rounding small reals up to one unit is needed only where many
+    small changes can be spread over any number of entries, so here it is left out.
     """
 
     name: Literal["threshold"] = "threshold"

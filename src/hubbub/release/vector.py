@@ -49,10 +49,12 @@ from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.samplers import favoured_weight
 from hubbub.release.amounts import LARGEST, Amounts
-from hubbub.release.noise import Scale, laplace_scale, log1p_down
+from hubbub.release.noise import DROWNED, Scale, laplace_scale, log1p_down
 
 #: Below this, exp(epsilon) is so close to 1 that more bits of it are needed.
 _TINY = 2.0**-10
+#: What the finest Laplace scale on offer needs, too.
+_LEAST_GAIN = Fraction(1, 1 << 39)
 
 
 class Values(BaseModel):
@@ -87,8 +89,12 @@ class Values(BaseModel):
         """By how much one step may raise the odds of anything, as a share: rounded down."""
         if self.kind == "counts":
             unit = 1 << (55 if epsilon < _TINY else 32)
-            return Fraction(favoured_weight(epsilon, unit), unit) - 1
-        return Fraction(epsilon) / (1 << self.fraction_bits)
+            gain = Fraction(favoured_weight(epsilon, unit), unit) - 1
+        else:
+            gain = Fraction(epsilon) / (1 << self.fraction_bits)
+        if gain < _LEAST_GAIN:
+            raise Refused(DROWNED)
+        return gain
 
     def scale(self, epsilon: float) -> Scale:
         """The Laplace scale, in steps, whose factor per step is at most 1 + gain."""
