@@ -88,9 +88,8 @@ def all_rounds(crowd: Crowd, periods: int, delta: float, method: Method = "loss"
     if method == "loss":
         try:
             return compose(rounds, delta, "loss")
-        except (
-            Refused
-        ):  # no dp-accounting here, or not precise enough: the other methods refuse what is wrong
+        except Refused:
+            # No dp-accounting, or not precise enough; if something else is wrong, the next method refuses it, too.
             method = "advanced"
     return compose(rounds, delta, method)
 
