@@ -142,6 +142,21 @@ def test_the_delta_regime_needs_all_of_its_seed() -> None:
     assert make_mechanism("sparse_sum", **given, buckets=1).seed_bits == 64  # type: ignore[attr-defined]
 
 
+def test_the_delta_regime_pays_for_rounded_sums_in_full() -> None:
+    """Random signs do not help against rounding that comes after them: a step for every bin, outside of the root."""
+    given: dict[str, Any] = {
+        "epsilon": 1,
+        "max_entries": 400,
+        "unit": "l1",
+        "values": "signed",
+        "family": "prf",
+    }
+    made = SparseSum(**given, distance=2000, buckets=64, delta=1e-6, grid_bits=0, round_at="bins")
+    signs = 64 * math.log(2) + math.log(1e6)
+    assert made.sensitivity >= math.sqrt(2 * 2 * 2000 * signs) + 64
+    assert made.sensitivity <= math.sqrt(2 * 2 * 2000 * signs) + 66
+
+
 def test_another_key_instead_of_one_counts_twice() -> None:
     """Unit entry: a key more or less loses epsilon; a key in another's place twice that, as the guarantee says."""
     task = task_for(SparseSum(epsilon=1.0, max_entries=1, unit="entry", values="set", buckets=1))

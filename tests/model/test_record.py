@@ -265,6 +265,29 @@ def test_whether_a_device_reports_does_not_depend_on_its_record(
     assert client.summary.unknown + client.summary.unreadable == lost
 
 
+@pytest.mark.parametrize("high", [-9.0, 10.0])
+def test_a_range_without_nothing_in_it(high: float, make_task: Any) -> None:
+    """With the unit l1 an absent key counts 0. Clipped up to 9, a value of 0 would move a record by 9 for nothing."""
+    low = high - 1
+    common = {"values": "signed", "unit": "l1", "distance": 1.0, "max_entries": 4, "low": low, "high": high}
+    task = make_task("sparse_sum", **common, round_at="bins")
+    assert encode_record(task, {"1": 0.0, "2": 0.0})[0].values.tolist() == [0, 0]
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        one, two = rng.uniform(-12, 12, (2, 3)) * (rng.random((2, 3)) < 0.7)
+        moved = sum(abs(a - b) for a, b in zip(*(_grid(task, list(row)) for row in (one, two)), strict=True))
+        assert moved <= np.abs(one - two).sum() / max(abs(low), abs(high)) + 1e-8
+    entry = make_task("sparse_sum", **common | {"unit": "entry", "distance": None})
+    assert encode_record(entry, {"1": 0.0})[1].clipped == 1
+
+
+def _grid(task: Any, values: list[float]) -> list[float]:
+    """What a record of these values, 0 standing for absent keys, adds to its keys."""
+    entries, _ = encode_record(task, {str(key): value for key, value in enumerate(values) if value})
+    held = dict(zip(entries.ids.tolist(), (entries.values / GRID).tolist(), strict=True))
+    return [held.get(key, 0.0) for key in range(len(values))]
+
+
 def test_records_at_distance_nothing_both_report(make_task: Any) -> None:
     """With the unit l1, an entry of 0 more changes nothing: {1, -1} and {1, -1, 0} have the same law."""
     common = {"values": "signed", "unit": "l1", "distance": 1.0, "max_entries": 2, "epsilon": 4.0}

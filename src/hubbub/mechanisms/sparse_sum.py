@@ -181,10 +181,8 @@ class SparseSum(Hashed):
         if self.delta and self.unit != "l1":
             raise ValueError("delta goes with unit l1; units record and entry are pure")
         if self.delta and self.family == "walsh":
-            raise ValueError(
-                "the regime with delta rests on the hash signs being random, which linear (walsh) codes are "
-                "not: use family = 'prf', or delta = 0"
-            )
+            rests = "the regime with delta rests on the hash signs being random, which linear (walsh) codes are not"
+            raise ValueError(f"{rests}: use family = 'prf', or delta = 0")
         if self.delta and self.seed_bits not in (0, 64):
             raise ValueError(
                 "the regime with delta needs seeds that no record can be fitted to: seed_bits = 64"
@@ -278,13 +276,13 @@ class SparseSum(Hashed):
         if self.unit == "record":
             return 2 * (self.clip if self.walks else self._published_clip)
         distance = float(self.distance or 0)
-        slack = (self.buckets if self.round_at == "bins" else 2 * self.max_entries) * (
-            self.values == "signed"
-        )
-        pure = math.ceil(distance * unit) + slack
+        before, after = (0, self.buckets) if self.round_at == "bins" else (2 * self.max_entries, 0)
+        if self.values == "set":
+            before = after = 0
+        pure = math.ceil(distance * unit) + before + after
         if not self.delta:
             return pure
-        length = distance + slack / unit
+        length = distance + before / unit
         if self.as_published:
             if length / self.buckets < math.log(2 * self.buckets / self.delta):
                 raise ValueError("the published bound needs L / b >= ln(2b / delta); use fewer bins")
@@ -292,7 +290,7 @@ class SparseSum(Hashed):
         else:
             signs = self.buckets * math.log(2) + math.log(1 / self.delta)
             bound = math.sqrt(2 * largest * length * signs)
-        return min(pure, math.ceil(bound * (1 + 1e-12) * unit))
+        return min(pure, math.ceil(bound * (1 + 1e-12) * unit) + after)
 
     @property
     def _published_clip(self) -> int:

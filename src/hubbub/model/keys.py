@@ -33,6 +33,14 @@ SMALLEST_BITS = 16
 LARGEST_BITS = 30
 
 
+def _encodable(key: str | int) -> bool:
+    try:
+        _encoded(key)
+    except Refused:
+        return False
+    return True
+
+
 def _encoded(key: str | int) -> bytes:
     try:
         return str(key).encode()
@@ -122,25 +130,26 @@ class Keys(BaseModel):
         """The 64-bit id of one key; an unknown key of a closed vocabulary is refused."""
         if self.kind != "closed":
             return siphash(*self.salt_words, _encoded(key))
-        if self.size is None:
-            place = self._places.get(str(key), -1)
-        else:
-            text = str(key)
-            short = len(text) <= len(str(self.size)) and text.isascii() and text.isdigit()
-            place = int(text) if short and text == str(int(text)) else -1
-            place = place if place < self.size else -1
+        place = self._place(key)
         if place < 0:
             raise Refused(f"Key {key!r} is not in the task's vocabulary of {self.count} keys.")
         return place
 
+    def _place(self, key: str | int) -> int:
+        """The place of a key in a closed vocabulary, or -1."""
+        text = str(key)
+        if self.size is None:
+            return self._places.get(text, -1)
+        short = len(text) <= len(str(self.size)) and text.isascii() and text.isdigit()
+        place = int(text) if short and text == str(int(text)) else -1
+        return place if place < self.size else -1
+
     def known(self, keys: Sequence[str | int]) -> tuple[UInt64s, Bools]:
         """Ids of those keys that have one, and which they are."""
-        known = np.ones(len(keys), dtype=np.bool_)
-        for place, key in enumerate(keys):
-            try:
-                _encoded(key) if self.kind != "closed" else self.id_of(key)
-            except Refused:
-                known[place] = False
+        if self.kind == "closed":
+            places = np.fromiter((self._place(key) for key in keys), dtype=np.int64, count=len(keys))
+            return places[places >= 0].astype(np.uint64), places >= 0
+        known = np.fromiter((_encodable(key) for key in keys), dtype=np.bool_, count=len(keys))
         return self.ids_of([key for key, here in zip(keys, known, strict=True) if here]), known
 
     def ids_of(self, keys: Sequence[str | int]) -> UInt64s:

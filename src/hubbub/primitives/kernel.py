@@ -102,14 +102,16 @@ class Kernel:
 
 
 def _forgive(dispatcher: Any) -> None:
-    """Take a cache that cannot be read for an empty one: damaged files, or those of a version with other types."""
-    files = dispatcher._cache._cache_file
-    for name, nothing in (("_load_index", {}), ("load", None)):
-        read = getattr(files, name)
+    """Do without a cache that cannot be read or written: damaged files, types of another version, a full disk."""
+    files = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    for name, nothing in (("_load_index", {}), ("load", None), ("save", None)):
+        use = getattr(files, name, None)
+        if use is None:  # where numba is switched off, there is nothing to keep
+            return
 
-        def forgiving(*key: Any, read: Any = read, nothing: Any = nothing) -> Any:
+        def forgiving(*given: Any, use: Any = use, nothing: Any = nothing) -> Any:
             try:
-                return read(*key)
+                return use(*given)
             except Exception:
                 return nothing
 

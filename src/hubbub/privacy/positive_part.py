@@ -35,6 +35,9 @@ def mean_positive_part(n: int, mass: Floats, gains: Floats, excess: float) -> fl
     """
     if n <= _FEW:
         return _listed(n, mass, gains)
+    if n * float(mass.sum()) < excess:
+        # Hardly ever is more than one step taken: the positive part of a sum is at most the sum of positive parts.
+        return float(mass @ np.maximum(gains, 0)) * (1 + SLACK)
     tilt = _saddle(n, mass, gains)
     growth = np.expm1(tilt * gains)
     log_scale = n * math.log1p(float(mass @ growth))
@@ -87,7 +90,7 @@ def _listed(n: int, mass: Floats, gains: Floats) -> float:
     """The same for few steps: over all ways to have n or fewer of the gains, with every rounding charged."""
     counts = np.stack(np.meshgrid(*[np.arange(n + 1)] * len(mass), indexing="ij")).reshape(len(mass), -1)
     counts = np.vstack([counts, n - counts.sum(axis=0)])[:, counts.sum(axis=0) <= n]
-    each = np.append(mass, max(0.0, 1 - float(mass.sum())) * (1 + SLACK) + SLACK * ROUNDING)
+    each = np.append(mass, max(0.0, 1 - float(mass.sum())) + 16 * ROUNDING)
     parts = counts * np.log(each)[:, None]
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     ways = factorials[n] - factorials[counts].sum(axis=0)

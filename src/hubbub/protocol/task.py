@@ -126,6 +126,9 @@ class Task(BaseModel):
             center, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         else:
             center, half = 0.0, max(abs(self.low), abs(self.high))
+        if self.mechanism.guarantee().unit == "l1":
+            # A key that is absent counts 0: only a range with 0 in it brings no two records further apart.
+            return Scale("signed", min(self.low, 0.0), max(self.high, 0.0), center, half)
         return Scale("signed", self.low, self.high, center, half)
 
     def to_toml(self) -> str:
