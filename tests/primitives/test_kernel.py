@@ -71,10 +71,10 @@ def test_a_cache_that_cannot_be_read_is_an_empty_one(tmp_path: Path) -> None:
     kept = {path: path.read_bytes() for path in (tmp_path / "__pycache__").glob("*.nb?")}
     assert {path.suffix for path in kept} == {".nbi", ".nbc"}
     for path, content in kept.items():
-        for damaged in (b"", content[: len(content) // 2], content.replace(b"Pair", b"Gone")):
-            path.write_bytes(damaged)
-            assert ask(tmp_path)[0] == 2003
-            path.write_bytes(content)
+        path.write_bytes(content[: len(content) // 2])
+        assert ask(tmp_path)[0] == 2003
+        path.write_bytes(content.replace(b"Pair", b"Gone"))
+    assert ask(tmp_path)[0] == 2003
 
 
 def test_nth_other() -> None:
