@@ -50,23 +50,24 @@ def _walsh_entries(codes: Any, rows: Any, offsets: Any, bucket: Any, sign: Any) 
 
 
 @kernel
-def prf_place(salt: Any, seed: Any, key: Any, buckets: Any) -> Any:
-    """Bucket of a key under a seed: the low half of the hash, scaled to the number of buckets."""
-    return ((siphash_word(salt, seed, key) & 0xFFFFFFFF) * buckets) >> 32
+def prf_place(word: Any, buckets: Any) -> Any:
+    """Bucket of a key whose hash under a seed is `word`: the low half of it, scaled to the number of buckets."""
+    return ((word & 0xFFFFFFFF) * buckets) >> 32
 
 
 @kernel
-def prf_flip(salt: Any, seed: Any, key: Any) -> Any:
-    """1 where a key's sign under a seed is -1: the top bit of the same hash."""
-    return siphash_word(salt, seed, key) >> 63
+def prf_flip(word: Any) -> Any:
+    """1 where the key's sign is -1: the top bit of the same hash."""
+    return word >> 63
 
 
 @kernel
 def _prf_entries(salt: Any, seeds: Any, ids: Any, offsets: Any, buckets: Any, bucket: Any, sign: Any) -> None:
     for i in range(len(offsets) - 1):
         for j in range(offsets[i], offsets[i + 1]):
-            bucket[j] = prf_place(salt, seeds[i], ids[j], buckets)
-            if prf_flip(salt, seeds[i], ids[j]):
+            word = siphash_word(salt, seeds[i], ids[j])
+            bucket[j] = prf_place(word, buckets)
+            if prf_flip(word):
                 sign[j] = -1
 
 
@@ -83,9 +84,9 @@ def hash_entries(
         if compiled:
             _prf_entries.compiled()(salt[0], seeds, ids, offsets, width, bucket, sign)
             return bucket, sign
-        own = seeds[owner]
-        bucket[:] = prf_place(salt, own, ids, width)
-        return bucket, sign - 2 * prf_flip(salt, own, ids).astype(np.int64)
+        words = siphash_word(salt, seeds[owner], ids)
+        bucket[:] = prf_place(words, width)
+        return bucket, sign - 2 * prf_flip(words).astype(np.int64)
     rows = seed_rows(keys, seeds, bucket_bits(buckets))
     codes = keys.codes(ids, cohort_of(keys, seeds)[owner] if keys.cohorts > 1 else 0)
     sign = keys.signs(ids)
