@@ -126,3 +126,18 @@ def test_rows_have_the_bits_of_the_codes(bits: int) -> None:
 def test_cohort_follows_from_the_seed() -> None:
     keys = Keys(kind="folded", cohorts=3, salt=SALT)
     assert cohort_of(keys, SEEDS[:7]).tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_few_keys_are_hashed_like_many(monkeypatch: pytest.MonkeyPatch, make_task: Any) -> None:
+    """One by one or as arrays: the same buckets and signs."""
+    keys = make_task(size=64).keys
+    rng = np.random.default_rng(7)
+    for count in (1, 3, 7):
+        seeds, ids = rng.integers(0, 1 << 63, count, dtype=np.uint64), keys.all_ids()[:count]
+        given = ("prf", keys, seeds, ids, np.arange(count + 1), 11)
+        few = hash_entries(*given)
+        with monkeypatch.context() as patch:
+            patch.setattr("hubbub.model.hashing._FEW", 0)
+            many = hash_entries(*given)
+        assert few[0].tolist() == many[0].tolist()
+        assert few[1].tolist() == many[1].tolist()

@@ -17,9 +17,11 @@ import numpy as np
 from hubbub.model.keys import Keys
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.kernel import kernel, parity, use_compiled
-from hubbub.primitives.siphash import ROW, derive_all, siphash_word
+from hubbub.primitives.siphash import ROW, derive_all, siphash, siphash_word
 
 Family = Literal["walsh", "prf"]
+#: Keys that are hashed one by one, where there are no more.
+_FEW = 8
 
 
 def bucket_bits(buckets: int) -> int:
@@ -71,6 +73,17 @@ def _prf_entries(salt: Any, seeds: Any, ids: Any, offsets: Any, buckets: Any, bu
                 sign[j] = -1
 
 
+def _words(salt: UInt64s, seeds: UInt64s, ids: UInt64s) -> UInt64s:
+    """The hash of each key under its seed; a few are quicker one by one than as arrays."""
+    if len(ids) >= _FEW:
+        words: UInt64s = siphash_word(salt, seeds, ids)
+        return words
+    pairs = zip(seeds.tolist(), ids.tolist(), strict=True)
+    return np.array(
+        [siphash(int(salt[0]), seed, key.to_bytes(8, "little")) for seed, key in pairs], np.uint64
+    )
+
+
 def hash_entries(
     family: Family, keys: Keys, seeds: UInt64s, ids: UInt64s, offsets: Int64s, buckets: int
 ) -> tuple[Int64s, Int64s]:
@@ -84,7 +97,7 @@ def hash_entries(
         if compiled:
             _prf_entries.compiled()(salt[0], seeds, ids, offsets, width, bucket, sign)
             return bucket, sign
-        words = siphash_word(salt, seeds[owner], ids)
+        words = _words(salt, seeds[owner], ids)
         bucket[:] = prf_place(words, width)
         return bucket, sign - 2 * prf_flip(words).astype(np.int64)
     rows = seed_rows(keys, seeds, bucket_bits(buckets))
