@@ -11,7 +11,7 @@ with dummy entries in random pairs with random signs, so that the overwriting la
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -137,6 +137,11 @@ class CoCo(Hashed):
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
         return _respond, self.shape
+
+    def miniature(self) -> Self:
+        """The same with few buckets."""
+        few = min(self.buckets, 16)
+        return type(self)(**self.model_dump() | {"buckets": few}) if few > self.max_entries else self
 
     @property
     def channels(self) -> int:

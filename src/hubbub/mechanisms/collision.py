@@ -11,7 +11,7 @@ stochastic rounding of its value; frequencies of both sides give presence, mean 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -125,6 +125,11 @@ class Collision(Hashed):
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
         return _respond, _Shape(self.sided, self.max_entries, self.buckets, *self.weights)
+
+    def miniature(self) -> Self:
+        """The same with few buckets."""
+        few = min(self.buckets, 16)
+        return type(self)(**self.model_dump() | {"buckets": few}) if few > self.max_entries else self
 
     @property
     def channels(self) -> int:

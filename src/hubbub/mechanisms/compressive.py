@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -142,9 +142,10 @@ class Compressive(Mechanism):
     def quantities(self) -> tuple[Quantity, ...]:
         return ("frequency",)
 
-    def miniature(self) -> Compressive:
-        """The same with few blocks."""
-        return type(self)(**self.model_dump() | {"blocks": min(self.parts, 4)})
+    def miniature(self) -> Self:
+        """The same with few blocks and rows."""
+        few = {"blocks": min(self.parts, 4), "rows": min(self.rows, max(64, self.sparsity))}
+        return type(self)(**self.model_dump() | few)
 
     # On the device
 

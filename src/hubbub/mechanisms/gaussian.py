@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -24,7 +24,6 @@ from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record_in
-from hubbub.primitives.errors import Refused
 from hubbub.primitives.kernel import Kernel, kernel
 from hubbub.primitives.samplers import accept_exp, chance, clamped_laplace
 from hubbub.primitives.wire import WireField
@@ -147,9 +146,9 @@ class GaussianNoise(Listed):
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
         return _respond, _Shape(self.size, self.grid, self.scale, self._most)
 
-    def miniature(self) -> GaussianNoise:
-        """There is none: noise without bounds has too many outcomes, and no finite epsilon without delta."""
-        raise Refused("Gaussian noise cannot be enumerated: use the sampled audit.")
+    def miniature(self) -> Self:
+        """Few keys and a large delta: too many outcomes to enumerate, but a loss that sampling can see."""
+        return type(self)(**self.model_dump() | {"size": min(self.size, 4), "delta": max(self.delta, 0.1)})
 
     @property
     def columns(self) -> int:

@@ -11,7 +11,7 @@ max_entries = 1: its bin is the sign of the one key.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -137,12 +137,11 @@ class HadamardResponse(Mechanism):
     def layout(self) -> Layout:
         return Layout((WireField("seed", 1), WireField("column", 1 << self.bits)))
 
-    def miniature(self) -> HadamardResponse:
+    def miniature(self) -> Self:
         """The same with few columns."""
         blocks = min(self.blocks, 4)
-        return HadamardResponse(
-            epsilon=self.epsilon, blocks=blocks, bits=min(self.bits, blocks.bit_length() + 2)
-        )
+        few = {"blocks": blocks, "bits": min(self.bits, blocks.bit_length() + 2)}
+        return type(self)(**self.model_dump() | few)
 
     def _place(self, keys: Keys, ids: UInt64s) -> tuple[Int64s, Int64s]:
         """Block and non-zero row of each key."""

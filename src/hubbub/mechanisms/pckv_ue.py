@@ -11,7 +11,7 @@ of base-3 numbers, 39 of them in 62 bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -75,7 +75,7 @@ class PCKVUE(KeyValue):
     def guarantee(self) -> Guarantee:
         return Guarantee(self.epsilon, unit="record", model="local")
 
-    def miniature(self) -> PCKVUE:
+    def miniature(self) -> Self:
         """The same with three keys."""
         return type(self)(**self.model_dump() | {"size": min(self.size, 3)})
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -106,7 +106,7 @@ class Repeated(OneKey):
             self.kind, self.max_entries, self.unit == "entry", self.outcomes, *self.weights
         )
 
-    def miniature(self) -> Repeated:
+    def miniature(self) -> Self:
         """The same with two buckets."""
         return type(self)(**self.model_dump() | {"buckets": min(self.buckets, 2)})
 

@@ -8,7 +8,7 @@ key and multiply by k, so that the variance grows with k^2.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from hubbub.mechanisms.shared.moded import modes_for
 from hubbub.mechanisms.shared.one_key import OneKey, true_outcome
@@ -73,6 +73,10 @@ class Sampled(OneKey):
 
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
         return _respond, _Shape(self.kind, self.max_entries, self.outcomes, *self.weights)
+
+    def miniature(self) -> Self:
+        """The same with few buckets."""
+        return type(self)(**self.model_dump() | {"buckets": min(self.buckets, 16)})
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Sampled]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -278,10 +278,11 @@ class SketchResponse(Moded):
             *self.weights,
         )
 
-    def miniature(self) -> SketchResponse:
-        """One small sketch: every dummy multiplies the outcomes by the number of buckets."""
+    def miniature(self) -> Self:
+        """One small sketch, or two for one entry: every dummy multiplies the outcomes by the number of buckets."""
         chosen = self.model_dump(exclude={"favoured", "kappa"})
-        return SketchResponse(**chosen | {"seeds": 1, "buckets": min(self.buckets, 4)})
+        few = {"seeds": min(self.seeds, 2 if self.max_entries == 1 else 1), "buckets": min(self.buckets, 4)}
+        return type(self)(**chosen | few)
 
     # On the server
 

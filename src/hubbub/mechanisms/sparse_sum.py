@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
@@ -335,10 +335,20 @@ class SparseSum(Hashed):
             GRID >> self.grid_bits, self.round_at == "bins", clip, *self._scale, step, steps
         )
 
-    def miniature(self) -> SparseSum:
-        """The same on a coarser grid."""
-        coarse = 0 if self.unit == "entry" else 1
-        return self if self.grid_bits <= coarse else SparseSum(**self.model_dump() | {"grid_bits": coarse})
+    def miniature(self) -> Self:
+        """The same on a coarse grid, with a small distance, and with noise clamped not far beyond the largest load.
+
+        Clamping keeps the largest ratio: beyond all loads, tails are in the ratio of the densities.
+        """
+        fine = {"entry": 0, "record": 1, "l1": 5 if self.max_entries == 1 else 1}[self.unit]
+        coarse = self.model_dump() | {"grid_bits": min(self.grid_bits, fine)}
+        if self.distance is not None and not (self.as_published and self.delta):
+            coarse["distance"] = min(self.distance, 1.0 if self.values == "signed" else 2.0)
+        small = type(self)(**coarse)
+        clip = small.clip if small.walks else small._published_clip
+        largest = clip if small.unit == "record" else small.max_entries << small.grid_bits
+        small._fill(_wire=(1, largest + 1))
+        return small
 
     # On the server
 

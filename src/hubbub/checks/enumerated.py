@@ -1,0 +1,177 @@
+"""The exact audit: what a task's mechanism loses, by enumeration of everything that is small enough.
+
+Three instances of the mechanism that was given, its class and whatever that overrides included: with two entries at
+most, with one, and as it is. The small ones are enumerated for telling records under salts and seeds for which keys
+meet and part; the task as it is, for full records of telling keys, as far as the leaves are few enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from hubbub.checks.exact import (
+    Impure,
+    Mass,
+    TooManyOutcomes,
+    exceeds,
+    largest_ratio,
+    leaves_of,
+    loss_with_delta,
+    report_law,
+)
+from hubbub.checks.finding import Finding, entries_in_words
+from hubbub.checks.worlds import (
+    Plain,
+    World,
+    are_neighbours,
+    ends,
+    full_records,
+    small_task,
+    telling_records,
+    worlds,
+)
+from hubbub.protocol.task import Task
+
+#: Leaves of one record's law that are walked, and leaves of one instance.
+_MOST_OF_A_RECORD = 1500
+_MOST_OF_AN_INSTANCE = 12_000
+#: Keys of a small instance.
+_KEYS = 4
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What two neighbours lose, and whether that is more than was claimed."""
+
+    epsilon: float
+    refutes: bool
+    one: Plain
+    two: Plain
+
+
+def neighbour_losses(task: Task, records: Sequence[Plain], seed: int) -> Iterator[Loss]:
+    """The exact privacy loss of every pair of neighbours among these records, for a seed."""
+    laws = [report_law(task, record, seed) for record in records]
+    return losses_between(task, records, laws)
+
+
+def losses_between(task: Task, records: Sequence[Plain], laws: Sequence[dict[bytes, Mass]]) -> Iterator[Loss]:
+    """The losses of all pairs of neighbours whose laws are known."""
+    claim = task.guarantee
+    for i, one in enumerate(records):
+        for j in range(i):
+            if not are_neighbours(claim, one, records[j]):
+                continue
+            ratio = largest_ratio(laws[i], laws[j])
+            found, refutes = math.log(ratio), exceeds(ratio, claim.epsilon)
+            if claim.delta and refutes:
+                found = loss_with_delta(laws[i], laws[j], claim.delta)
+                refutes = found > claim.epsilon * (1 + 1e-9)
+            yield Loss(found, refutes, one, records[j])
+
+
+def exact_loss(task: Task, records: Sequence[Plain], seeds: Sequence[int]) -> float:
+    """The largest privacy loss between neighbours among these records, by exact enumeration."""
+    return max(
+        (loss.epsilon for seed in seeds for loss in neighbour_losses(task, records, seed)), default=0.0
+    )
+
+
+@dataclass
+class _Looked:
+    """What has been seen so far."""
+
+    laws: int = 0
+    pairs: int = 0
+    pairs_as_given: int = 0
+    worst: float = 0.0
+    where: str = "no pair"
+    refuted: bool = False
+
+    def add(self, loss: Loss, name: str) -> None:
+        self.pairs += 1
+        if loss.epsilon > self.worst or (loss.refutes and not self.refuted):
+            self.worst, self.where = max(loss.epsilon, self.worst), f"{name}: {loss.one} against {loss.two}"
+        self.refuted |= loss.refutes
+
+
+def exact_audit(task: Task) -> Finding:
+    """Enumerate what was given: two small instances of the mechanism, and itself where that is small enough."""
+    looked = _Looked()
+    entries = sorted({1, min(2, task.mechanism.max_entries)}, reverse=True)
+    objections: list[str] = []
+    try:
+        for limit in entries:
+            small = small_task(task, _KEYS, limit)
+            places, records = worlds(small), telling_records(small)
+            for world in places:
+                name = f"at most {entries_in_words(limit)}, seed {world.seed}"
+                _look(looked, world, records, name, _MOST_OF_AN_INSTANCE // len(places))
+        before = looked.pairs
+        for seed in (0, 1):
+            records = list(_records_as_given(task, seed))
+            _look(looked, World(task, seed), records, f"as given, seed {seed}", _MOST_OF_AN_INSTANCE // 2)
+        looked.pairs_as_given = looked.pairs - before
+    except Impure as problem:
+        objections.append(str(problem))
+    if not looked.laws and not objections:
+        raise TooManyOutcomes(
+            f"Mechanism {task.mechanism.name} has too many outcomes to be enumerated: use the sampled audit."
+        )
+    claim = task.guarantee
+    if looked.refuted:
+        objections.append(
+            "a report is more than exp(epsilon) times as likely for one record as for its neighbour"
+        )
+    return Finding(
+        "exact",
+        claim.epsilon,
+        claim.delta,
+        looked.worst,
+        1.0,
+        0,
+        looked.pairs,
+        looked.where,
+        objections=tuple(objections),
+        entries=max(entries),
+        pairs_as_given=looked.pairs_as_given,
+    )
+
+
+def _look(looked: _Looked, world: World, records: Sequence[Plain], name: str, room: int) -> None:
+    """Enumerate the records whose trees are small, the smallest first, and compare neighbours."""
+    task, seed = world.task, world.seed
+    sizes = [leaves_of(task, record, seed, _MOST_OF_A_RECORD) for record in records]
+    known, laws = [], []
+    for place in sorted(range(len(records)), key=lambda each: sizes[each]):
+        if sizes[place] > min(_MOST_OF_A_RECORD, room):
+            break
+        with suppress(TooManyOutcomes):
+            laws.append(report_law(task, records[place], seed, 2 * _MOST_OF_A_RECORD))
+            known.append(records[place])
+        room -= sizes[place]
+    looked.laws += len(laws)
+    for loss in losses_between(task, known, laws):
+        looked.add(loss, name)
+
+
+def _records_as_given(task: Task, seed: int) -> Iterator[Plain]:
+    """Full records of telling keys, values at both ends and between, shortened and extended, and empty."""
+    (top, bottom), guarantee = ends(task), task.guarantee
+    signed = task.scale.kind != "set"
+    yield {}
+    for _, first, second in full_records(task, seed):
+        for value in (top, bottom) if signed else (top,):
+            yield dict.fromkeys(first, value)
+            yield dict.fromkeys(second, value)
+        yield dict.fromkeys(first[1:], top)
+        yield {first[0]: top}
+        if signed:
+            for value in (bottom, 0.7 * top + 0.3 * bottom):
+                yield {**dict.fromkeys(first, top), first[0]: value}
+        if guarantee.unit == "l1" and signed:
+            yield {first[0]: min(top, bottom + (guarantee.distance or 0))}
+            yield {first[0]: bottom}
