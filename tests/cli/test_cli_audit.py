@@ -16,7 +16,7 @@ from hubbub.checks.conformance import task_for
 from hubbub.mechanisms.collision import Collision
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Mechanism, registered
-from hubbub.primitives.coins import InsecureCoins
+from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
 
 SAMPLES = 20_000
 
@@ -24,9 +24,13 @@ SAMPLES = 20_000
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sampled audits flip repeatable coins; a sound task is refuted with probability 1e-6 (the default confidence)."""
-    seeds = iter(range(1000))
-    coins = partial(audit.sampled_audit, coins=lambda: InsecureCoins(next(seeds)))
-    monkeypatch.setattr(audit, "sampled_audit", coins)
+    secret, public = iter(range(1000)), iter(range(1000))
+    seeded = partial(
+        audit.sampled_audit,
+        coins=lambda: InsecureCoins(next(secret)),
+        public=lambda: SimulatedSeeds(next(public)),
+    )
+    monkeypatch.setattr(audit, "sampled_audit", seeded)
 
 
 @pytest.fixture
@@ -78,21 +82,31 @@ def test_sound_tasks(name: str, parameters: dict[str, Any], tmp_path: Path) -> N
         assert 0 < finding["found"] <= 1.0 + 1e-9
         assert finding["refuted"] is False
         assert finding["pairs"] > 0
+        assert finding["objections"] == []
         assert finding["words"].startswith("Nothing contradicts the claim.")
         assert finding["worst_pair"] in finding["words"]
     assert (exact["samples"], exact["confidence"]) == (0, 1.0)
-    assert sampled["samples"] == 2 * SAMPLES * sampled["pairs"]
+    assert exact["entries"] == min(2, parameters.get("max_entries", 1))
+    shares = 1 if name == "hadamard" else 3
+    assert sampled["samples"] == 2 * (SAMPLES // shares) * sampled["pairs"]
     assert sampled["confidence"] == 0.999999
+    assert 0.01 < sampled["smallest_excess"] < 0.5
+    assert said["scope"].startswith("Excluded: a loss above epsilon = 1 in ")
+    assert all(part in said["scope"] for part in said["excluded"] + said["not_excluded"])
 
 
 def test_words_for_people(tmp_path: Path) -> None:
     task = save(Collision(epsilon=1.0, max_entries=1), tmp_path)
     result = run_cli("audit", task, "--samples", SAMPLES)
     assert (result.exit_code, result.stderr) == (0, "")
-    exact, sampled = result.stdout.strip().split("\n\n")
+    exact, sampled, scope = result.stdout.strip().split("\n\n")
     assert exact.startswith("Exact: Nothing contradicts the claim. Claimed: epsilon = 1.")
     assert sampled.startswith("Sampled: Nothing contradicts the claim.")
+    assert "would have been found with probability 0.95" in sampled
     assert "Sampling can refute a claim, not prove it." in sampled
+    assert scope.startswith("Excluded: a loss above epsilon = 1 in ")
+    assert ". Not excluded: faults that need more than 1 entry or other records; " in scope
+    assert "\n" not in scope
     alone = run_cli("audit", task, "--samples", SAMPLES, "--no-exact", "--confidence", 0.99)
     assert "Exact" not in alone.stdout
     assert "with confidence 0.99 " in alone.stdout
@@ -105,10 +119,11 @@ def test_a_broken_task_is_refuted(loud: type[Mechanism], tmp_path: Path) -> None
     result = run_cli("audit", task, "--samples", SAMPLES)
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
-    exact, sampled = result.stdout.strip().split("\n\n")
-    assert exact.startswith("Exact: The claim is REFUTED.")
+    exact, sampled, scope = result.stdout.strip().split("\n\n")
+    assert exact.startswith("Exact: The claim is REFUTED: ")
     assert sampled.startswith("Sampled: The claim is REFUTED.")
     assert f"epsilon = {1 + math.log(2):.5f}"[:-1] in exact
+    assert scope.startswith("Excluded: nothing. Not excluded: ")
     assert result.stderr == "hubbub: The task's privacy claim does not hold.\n"
 
 
@@ -118,7 +133,7 @@ def test_each_way_refutes_by_itself(loud: type[Mechanism], tmp_path: Path, monke
     assert (sampled.exit_code, sampled.stdout.count("REFUTED")) == (1, 1)
     harmless = audit.Finding("sampled", 1.0, 0.0, 0.0, 0.9, 0, 1, "no pair")
     monkeypatch.setattr(audit, "sampled_audit", lambda *_, **__: harmless)
-    exact = run_cli("audit", task)
+    exact = run_cli("audit", task, "--samples", SAMPLES)
     assert (exact.exit_code, exact.stdout.count("REFUTED")) == (1, 1)
 
 
@@ -131,6 +146,26 @@ def test_a_refutation_is_one_json_object(loud: type[Mechanism], tmp_path: Path) 
     assert [finding["refuted"] for finding in said["findings"]] == [True, True]
     assert said["findings"][0]["found"] == pytest.approx(1 + math.log(2), abs=1e-6)
     assert 1 < said["findings"][1]["found"] < 1 + math.log(2)
+
+
+def test_noise_that_cannot_be_enumerated(tmp_path: Path) -> None:
+    """Gaussian noise: sampled only, and the scope says why."""
+    task = save(make_mechanism("gaussian", epsilon=1.0, max_entries=1, size=3), tmp_path, size=3)
+    said = succeed("audit", task, "--samples", SAMPLES)
+    assert [finding["kind"] for finding in said["findings"]] == ["sampled"]
+    assert "too many outcomes to be enumerated" in said["not_excluded"][0]
+
+
+def test_samples_are_chosen(tmp_path: Path) -> None:
+    """As many as take seconds: fewer of wide reports than of small ones."""
+    drawn = {}
+    for name in ("freq_est", "pckv_ue"):
+        size = 3 if name == "freq_est" else 200
+        mechanism = make_mechanism(name, epsilon=1.0, max_entries=1, size=size)
+        [finding] = succeed("audit", save(mechanism, tmp_path, size), "--no-exact")["findings"]
+        drawn[name] = finding["samples"] // finding["pairs"] // 2
+    assert drawn["freq_est"] == 200_000
+    assert 4096 <= drawn["pckv_ue"] < 100_000
 
 
 def test_removed_mechanisms_are_unknown(tmp_path: Path) -> None:
@@ -150,6 +185,7 @@ def test_a_vocabulary_of_one_key(name: str, tmp_path: Path) -> None:
     ("options", "part"),
     [
         (["--samples", 10], "1000 samples"),
+        (["--samples", 0], "1000 samples"),
         (["--samples", -1], "1000 samples"),
         (["--confidence", 0], "confidence"),
         (["--confidence", 1], "confidence"),
