@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
-from hubbub.mechanisms.shared.clipped_walk import Walk
+from hubbub.mechanisms.shared.clipped_walk import Walk, WalkShape, respond_walk
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.model.guarantee import Guarantee, Unit
 from hubbub.model.keys import Keys
@@ -34,7 +34,7 @@ from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.samplers import below, chance, clamped_laplace, random_sign
+from hubbub.primitives.samplers import chance, clamped_laplace
 from hubbub.primitives.wire import WireField
 
 #: Laplace scales are sensitivity * 2^20 / floor(epsilon * 2^20): epsilon rounded down, exactly.
@@ -79,47 +79,6 @@ def _respond_bins(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> 
             load = min(max(load, -shape.clip), shape.clip)
         noised = clamped_laplace(tape, load, shape.numerator, shape.denominator, shape.step * shape.steps)
         reports[i, b] = _round(tape, noised, shape.step) + shape.steps
-
-
-class _Walk(NamedTuple):
-    """reach < 0: Laplace; reach = 0: one bit; reach > 0: a favoured window of that half-width around the load."""
-
-    limit: int
-    clip: int
-    reach: int
-    favoured: int
-    other: int
-    numerator: int
-    denominator: int
-    steps: int
-
-
-@per_record
-def _respond_walk(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
-    """One clipped bin of exactly `limit` steps of +1 or -1."""
-    offsets, values, sign = records.offsets, records.values, records.sign
-    clip, reach, favoured, other = shape.clip, shape.reach, shape.favoured, shape.other
-    length = offsets[i + 1] - offsets[i]
-    load = 0
-    for j in range(offsets[i], offsets[i + 1]):
-        load += sign[j] * random_sign(tape, values[j], GRID)
-    for _ in range(shape.limit - length):
-        load += random_sign(tape, 0, 1)
-    load = min(max(load, -clip), clip)
-    if reach < 0:
-        reports[i, 0] = (
-            clamped_laplace(tape, load, shape.numerator, shape.denominator, shape.steps) + shape.steps
-        )
-    elif reach == 0:
-        plus = random_sign(tape, load * (favoured - other), clip * (favoured + other)) > 0
-        reports[i, 0] = 1 if plus else 0
-    else:
-        window, rest = 2 * reach + 1, 2 * clip
-        if chance(tape, window * favoured, window * favoured + rest * other):
-            reports[i, 0] = load + clip + below(tape, window)
-        else:
-            place = below(tape, rest)
-            reports[i, 0] = place + window if place >= load + clip else place
 
 
 class SparseSum(Hashed):
@@ -327,7 +286,7 @@ class SparseSum(Hashed):
         step, steps = self._wire
         if self.walks:
             reach = {"bit": 0, "laplace": -1}.get(self.noise, self.reach)
-            return _respond_walk, _Walk(
+            return respond_walk, WalkShape(
                 self.max_entries, self.clip, reach, *self.weights, *self._scale, steps
             )
         clip = self._published_clip if self.unit == "record" else -1

@@ -1,4 +1,4 @@
-"""The law of a clipped sum of k random signs, and the best noise for it.
+"""A clipped sum of k random signs on the device, its law, and the best noise for it.
 
 At user level a record of exactly k entries, each +1 or -1 after rounding and multiplied by its key's random
 sign, sums to a simple random walk of k steps. The estimate for a held key works because the clipped walk still
@@ -9,11 +9,55 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hubbub.model.record import GRID
 from hubbub.primitives.arrays import Floats
-from hubbub.primitives.samplers import UNIT, favoured_weight
+from hubbub.primitives.batch import per_record
+from hubbub.primitives.samplers import UNIT, below, chance, clamped_laplace, favoured_weight, random_sign
+
+
+class WalkShape(NamedTuple):
+    """reach < 0: Laplace; reach = 0: one bit; reach > 0: a favoured window of that half-width around the load."""
+
+    limit: int
+    clip: int
+    reach: int
+    favoured: int
+    other: int
+    numerator: int
+    denominator: int
+    steps: int
+
+
+@per_record
+def respond_walk(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
+    """One clipped bin of exactly `limit` steps of +1 or -1."""
+    offsets, values, sign = records.offsets, records.values, records.sign
+    clip, reach, favoured, other = shape.clip, shape.reach, shape.favoured, shape.other
+    length = offsets[i + 1] - offsets[i]
+    load = 0
+    for j in range(offsets[i], offsets[i + 1]):
+        load += sign[j] * random_sign(tape, values[j], GRID)
+    for _ in range(shape.limit - length):
+        load += random_sign(tape, 0, 1)
+    load = min(max(load, -clip), clip)
+    if reach < 0:
+        reports[i, 0] = (
+            clamped_laplace(tape, load, shape.numerator, shape.denominator, shape.steps) + shape.steps
+        )
+    elif reach == 0:
+        plus = random_sign(tape, load * (favoured - other), clip * (favoured + other)) > 0
+        reports[i, 0] = 1 if plus else 0
+    else:
+        window, rest = 2 * reach + 1, 2 * clip
+        if chance(tape, window * favoured, window * favoured + rest * other):
+            reports[i, 0] = load + clip + below(tape, window)
+        else:
+            place = below(tape, rest)
+            reports[i, 0] = place + window if place >= load + clip else place
 
 
 class Walk:
