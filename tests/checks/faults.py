@@ -414,6 +414,9 @@ FAULTS: dict[str, Fault] = {
             epsilon=1, max_entries=4, noise="laplace", clip=2
         )
     ),
+    "slack of rounding sums forgotten (sparse_sum, unit l1)": Fault(
+        NoSlack(epsilon=1, max_entries=4, values="signed", unit="l1", distance=1.0, round_at="bins")
+    ),
     "noise 10% too small (sparse_sum, unit entry)": Fault(
         quieter(SparseSum, "_scale", 0.9)(epsilon=1, max_entries=16, unit="entry")
     ),
@@ -454,6 +457,9 @@ SCALED: dict[str, Callable[[float], Mechanism]] = {
     ),
     "sparse_sum, unit l1, signed": lambda x: quieter(SparseSum, "_scale", 1 / (1 + x))(
         epsilon=1, max_entries=4, unit="l1", distance=1.0, values="signed"
+    ),
+    "sparse_sum, unit l1, rounded sums": lambda x: quieter(SparseSum, "_scale", 1 / (1 + x))(
+        epsilon=1, max_entries=4, unit="l1", distance=1.0, values="signed", round_at="bins"
     ),
     "hadamard": lambda x: louder(HadamardResponse, 1 + x)(epsilon=1, bits=8),
     "local_hashing": lambda x: louder(LocalHashing, 1 + x)(epsilon=1),

@@ -147,12 +147,6 @@ def test_law_of_the_whole_report() -> None:
     assert law_of(task, {"0": 1.0, "1": 1.0}, 3) == {(packed[2],): mass for packed, mass in law.items()}
 
 
-def test_long_records_are_refused_where_the_guarantee_ends() -> None:
-    task = task_for(SparseSum(epsilon=1, max_entries=1, unit="l1", distance=1, values="signed", grid_bits=0))
-    with refused("more than 1 entries"):
-        report_law(task, {"0": 1.0, "1": 1.0}, 0)
-
-
 def test_fractions_are_compared_to_sixty_digits() -> None:
     """exp(epsilon) rounded down to a multiple of 2^-32 is below it, one unit more above: 2e-10 in between."""
     weight = favoured_weight(1.0)

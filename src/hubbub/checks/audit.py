@@ -45,10 +45,13 @@ class Audit:
         said = []
         for finding in self.findings:
             if finding.kind == "exact":
+                small = f"of at most {entries_in_words(finding.entries)}"
+                given = f"{finding.pairs_as_given:,} of the task as it is, the others " * bool(
+                    finding.pairs_as_given
+                )
                 said.append(
                     f"a loss above epsilon = {finding.claimed:g} in {finding.pairs:,} enumerated pairs of records "
-                    f"({finding.pairs_as_given:,} of the task as it is, the others of at most "
-                    f"{entries_in_words(finding.entries)})"
+                    f"({given}{small})"
                 )
             else:
                 if finding.smallest_excess is not None:
@@ -70,7 +73,8 @@ class Audit:
                     f"faults that need more than {entries_in_words(finding.entries)} or other records"
                 )
             else:
-                said += ["smaller losses, or other pairs, at real size", *finding.not_tested]
+                unseen = "any loss" if finding.smallest_excess is None else "smaller losses, or other pairs,"
+                said += [f"{unseen} at real size", *finding.not_tested]
         return [*said, "what happens outside the randomizer"]
 
     def scope(self) -> str:

@@ -37,7 +37,7 @@ from hubbub.protocol.task import Task
 
 #: Leaves of one record's law that are walked, and leaves of one instance.
 _MOST_OF_A_RECORD = 1500
-_MOST_OF_AN_INSTANCE = 12_000
+_MOST_OF_AN_INSTANCE = 20_000
 #: Keys of a small instance.
 _KEYS = 4
 

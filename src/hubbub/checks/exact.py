@@ -144,6 +144,10 @@ class _Descent(Enumeration):
         super().__init__()
         self._random, self._most, self.leaves = random.Random(seed), most, 1
 
+    def below(self, bound: int) -> int:
+        self._allow(bound)
+        return super().below(bound)
+
     def clamped_laplace(self, value: int, numerator: int, denominator: int, limit: int) -> int:
         self._allow(2 * limit + 1)
         return super().clamped_laplace(value, numerator, denominator, limit)
