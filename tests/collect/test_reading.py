@@ -472,7 +472,8 @@ def test_health(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             answer = running.get(path)
             assert (answer.status, answer.json["title"]) == (503, "damaged")
         assert running.get("/healthz").json == {"status": "alive"}
-        assert running.send(some_reports(task, 10), "two").status == 200
+        refused = running.send(some_reports(task, 10), "two")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert "is damaged" in caplog.text
 
 

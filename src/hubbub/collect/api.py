@@ -7,7 +7,7 @@ import logging
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,6 +77,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     ended = threading.Event()
     watch = threading.Thread(target=_watch_tokens, args=(service, ended), name="hubbub-tokens", daemon=True)
     watch.start()
+    check = threading.Thread(target=_watch_store, args=(service, ended), name="hubbub-check", daemon=True)
+    check.start()
     _log.info("collecting %d tasks", len(service.tasks()))
     yield
     ended.set()
@@ -90,6 +92,14 @@ def _watch_tokens(service: Service, ended: threading.Event) -> None:
             service.tokens.refresh()
         except Unavailable as problem:
             _log.error("the store does not answer: %s", problem)
+
+
+def _watch_store(service: Service, ended: threading.Event) -> None:
+    while not ended.wait(service.settings.check_every):
+        try:
+            service.store.look_closely()
+        except Exception as problem:  # whatever it is, the next look comes
+            _log.error("the store cannot be trusted: %s", problem)
 
 
 class _Outermost:
@@ -215,7 +225,7 @@ Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals."
 @_reading.get("/v1/tasks", dependencies=_ANALYST)
 def list_tasks(service: TheService) -> dict[str, Any]:
     """All tasks, without their task files."""
-    rows = [service.overview(task) for task in service.tasks()]
+    rows = service.overviews()
     return {"tasks": [{key: value for key, value in row.items() if key != "toml"} for row in rows]}
 
 
@@ -323,11 +333,15 @@ async def healthy() -> dict[str, str]:
 
 @_reading.get("/readyz")
 def ready(service: TheService) -> JSONResponse:
-    """The store answers and every state is sound."""
-    for task in service.tasks():
-        service.folder.fold(task)
+    """The store answers and is the one that was opened. Tasks that are damaged are named; the others go on."""
     service.store.ping()
-    return JSONResponse({"status": "ready"})
+    for task in service.tasks():
+        with suppress(Damaged):
+            service.folder.fold(task)
+    damaged = service.folder.damaged
+    if len(damaged) == len(service.tasks()):
+        raise Damaged(" ".join(damaged.values()))
+    return JSONResponse({"status": "ready", **({"damaged": sorted(damaged)} if damaged else {})})
 
 
 @_reading.get("/metrics", response_class=PlainTextResponse)

@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,8 +110,10 @@ def _sort_out(
 class Writer:
     """One thread that appends batches to the log, many in one transaction."""
 
-    def __init__(self, store: Store, limit: int) -> None:
+    def __init__(self, store: Store, limit: int, damaged: Mapping[str, str] | None = None) -> None:
+        """`damaged` names tasks for which nothing is taken now, and says why."""
         self._store, self._limit = store, limit
+        self.damaged: Mapping[str, str] = {} if damaged is None else damaged
         self._queue: deque[tuple[Batch, asyncio.Future[Outcome]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
@@ -237,6 +240,8 @@ class Uploads:
         task = self._tasks.get(scope["path_params"]["task"])
         if task is None:
             raise Problem(404, "no such task", "No task with this digest is collected here.")
+        if task.digest.hex() in self._writer.damaged:
+            raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
         batch_id = headers.get(b"hubbub-batch", b"")
         if not _BATCH_ID.fullmatch(batch_id):
             detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."

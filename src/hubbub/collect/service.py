@@ -16,8 +16,8 @@ from hubbub.collect.ingest import Writer
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Folder
-from hubbub.collect.store import Store
+from hubbub.collect.snapshots import Damaged, Folder
+from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Role, Tokens
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
@@ -36,6 +36,8 @@ _REMEMBERED = 8
 _PAST_REMEMBERED = 5000
 #: Periods in an answer.
 _MOST_PERIODS = 1000
+#: Seconds that the first look at the store's pages may take; later ones may take as long as they need.
+_FIRST_LOOK = 10.0
 
 
 class Withheld(Refused):
@@ -50,12 +52,16 @@ class Service:
         self.by_digest = {task.digest.hex(): task for task in tasks}
         if len(self.by_digest) < len(tasks):
             raise Refused("A task is named twice.")
+        try:
+            store.look_closely(_FIRST_LOOK)
+        except Unavailable as problem:
+            raise Refused(f"The store cannot be used: {problem}.") from None
         # Pages ask every two seconds, and a vocabulary may have a million keys.
         self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
         self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
-        self.writer = Writer(store, settings.queue)
+        self.writer = Writer(store, settings.queue, self.folder.damaged)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
@@ -78,6 +84,16 @@ class Service:
             return self.tokens.role_of(given[7:])
         cookie = request.cookies.get(COOKIE)
         return self.tokens.session_role(cookie) if cookie else None
+
+    def overviews(self) -> list[dict[str, Any]]:
+        """All tasks; of one that is damaged, what is wrong with it."""
+        rows = []
+        for digest, task in self.by_digest.items():
+            try:
+                rows.append(self.overview(task))
+            except Damaged as problem:
+                rows.append({"name": task.name, "digest": digest, "damaged": str(problem)})
+        return rows
 
     def overview(self, task: Task) -> dict[str, Any]:
         """What a task is, what has arrived, and what is promised to whom."""

@@ -61,6 +61,8 @@ class Folder:
         self._store, self._tasks, self._metrics = store, tasks, metrics
         self._locks = {task.digest: threading.Lock() for task in tasks}
         self._current: dict[bytes, Current] = {}
+        #: Tasks whose state or reports cannot be trusted, by digest, and what is wrong. The others go on.
+        self.damaged: dict[str, str] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         for task in tasks:
@@ -74,6 +76,15 @@ class Folder:
     def fold(self, task: Task) -> Current:
         """The state of every report that was acknowledged before this call (and perhaps of later ones)."""
         digest = task.digest.hex()
+        try:
+            current = self._fold(task, digest)
+        except Damaged as problem:
+            self.damaged[digest] = str(problem)
+            raise
+        self.damaged.pop(digest, None)
+        return current
+
+    def _fold(self, task: Task, digest: str) -> Current:
         with self._locks[task.digest]:
             current = self._newest(task)
             if not self._store.waiting(digest):

@@ -11,10 +11,12 @@ Two promises hold whatever happens to the process:
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sql
@@ -22,6 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from hubbub.collect.database import batches, history, meta, open_engine, rejects, states
+from hubbub.collect.integrity import Files, damaged_pages
 from hubbub.collect.migrations import migrate
 from hubbub.primitives.errors import Refused
 
@@ -81,9 +84,14 @@ class Store:
         self._append = (
             self._insert(batches).on_conflict_do_nothing().returning(batches.c.task, batches.c.batch)
         )
+        #: Why nothing may be written any more, "" while all is well.
+        self.damage = ""
+        self._files = Files(Path(self.engine.url.database or "").resolve()) if self.embedded else None
         try:
             with self.writing() as connection:
                 migrate(connection)
+            self._generation = self.fact("generation", secrets.token_bytes(16))
+            self.look()
         except BaseException as problem:
             self.close()
             if isinstance(problem, Unavailable):
@@ -97,6 +105,8 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[sql.Connection]:
         """A transaction that may change things: committed at the end, undone on any error."""
+        if self.damage:
+            raise Unavailable(self.damage)
         with self._transaction("BEGIN IMMEDIATE") as connection:
             yield connection
 
@@ -133,6 +143,7 @@ class Store:
             first.setdefault((batch.task, batch.id), batch)
         rows = [_row(first[key]) for key in sorted(first)]
         with self.writing() as connection:
+            self._check_generation(connection)
             fresh = {(task, batch) for task, batch in connection.execute(self._append, rows)}
             known: dict[tuple[str, str], bytes | None] = {key: first[key].checksum for key in fresh}
             for task, name in first.keys() - fresh:
@@ -144,6 +155,7 @@ class Store:
                     refused[key[0], reason] += count
             for (task, reason), count in sorted(refused.items()):
                 connection.execute(self._add_rejects(task, reason, count))
+        self.look()  # before anything of this is acknowledged
         outcomes: list[Outcome] = []
         for batch in group:
             key = (batch.task, batch.id)
@@ -339,6 +351,36 @@ class Store:
             found = connection.execute(sql.select(history.c.state).where(place)).scalar()
         return None if found is None else bytes(found)
 
+    # Whether it is still the store that was opened
+
+    def look(self) -> None:
+        """Raise `Unavailable`, now and from now on, if the store's files were exchanged, removed or cut short."""
+        if self._files is not None and not self.damage:
+            self.damage = self._files.trouble()
+        if self.damage:
+            raise Unavailable(self.damage)
+
+    def look_closely(self, seconds: float = 0.0) -> None:
+        """The same for every page of a SQLite store, and whether the store is the one that was opened.
+
+        With `seconds`, for no longer than that.
+        """
+        self.look()
+        if self._files is not None and (found := damaged_pages(self._files.path, seconds)):
+            self.damage = (
+                f"{self._files.path} is damaged ({found}): restore a backup, and restart the service"
+            )
+            raise Unavailable(self.damage)
+        with self.reading() as connection:
+            self._check_generation(connection)
+
+    def _check_generation(self, connection: sql.Connection) -> None:
+        """A store that was restored has another generation, and what this process remembers is not of it."""
+        found = connection.execute(sql.select(meta.c.value).where(meta.c.name == "generation")).scalar()
+        if found is None or bytes(found) != self._generation:
+            self.damage = "the store was exchanged for another one: restart the service"
+            raise Unavailable(self.damage)
+
     # Small things
 
     def fact(self, name: str, value: bytes) -> bytes:
@@ -348,9 +390,10 @@ class Store:
             return bytes(connection.execute(sql.select(meta.c.value).where(meta.c.name == name)).scalar_one())
 
     def ping(self) -> None:
-        """Raise `Unavailable` if the store does not answer."""
+        """Raise `Unavailable` if the store does not answer, or is not the one that was opened."""
+        self.look()
         with self.reading() as connection:
-            connection.execute(sql.select(meta.c.name).limit(1))
+            self._check_generation(connection)
 
 
 def _row(batch: Batch) -> dict[str, Any]:
