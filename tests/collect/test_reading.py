@@ -36,6 +36,7 @@ from helpers import refuse, strict_json, succeed
 from hubbub.collect import ingest, service, tokens
 from hubbub.collect import snapshots as folding
 from hubbub.collect.database import history, states
+from hubbub.collect.segments import name_of
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
 from hubbub.privacy.over_time import over_time
@@ -197,7 +198,7 @@ def test_files(collector: Collector, tmp_path: Path) -> None:
     assert table.schema.metadata[b"hubbub.protocol.task"] == TASK.canonical
     (row,) = table.to_pylist()
     assert row["task"] == TASK.digest.hex()
-    assert row["batch"] == "all"
+    assert row["batch"] == name_of("all").hex()
     assert row["reports"] == REPORTS
     assert abs(row["day"] - datetime.datetime.now(datetime.UTC).date()) <= datetime.timedelta(days=1)
 

@@ -27,9 +27,9 @@ from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import write_parquet
 from hubbub.collect.ingest import Uploads
 from hubbub.collect.problems import Problem, busy, unauthorized
+from hubbub.collect.segments import Damaged
 from hubbub.collect.service import Service, Withheld
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Damaged
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Role, allows
 from hubbub.model.mechanism import Quantity

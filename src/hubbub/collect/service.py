@@ -8,6 +8,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -15,8 +16,9 @@ from starlette.requests import Request
 from hubbub.collect.ingest import Writer
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.segments import Damaged
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Damaged, Folder
+from hubbub.collect.snapshots import Folder, loaded
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Role, Tokens
 from hubbub.model.mechanism import Quantity
@@ -195,7 +197,7 @@ class Service:
             return answer
         now = self.estimates(task, list(points), level=level, quantity=quantity)
         for period in self.store.past(digest):
-            past = self._past(task, period, tuple(points), level, quantity)
+            past = self._past(task, period, tuple(points), level, quantity, current.state)
             for row in past:
                 points[row["key"]].append({"period": _time(period), **row})
         for row in now.rows():
@@ -203,7 +205,13 @@ class Service:
         return {**answer, **now.about(), "estimates": points}
 
     def _past(
-        self, task: Task, period: int, keys: tuple[str, ...], level: float, quantity: Quantity | None
+        self,
+        task: Task,
+        period: int,
+        keys: tuple[str, ...],
+        level: float,
+        quantity: Quantity | None,
+        now: State,
     ) -> list[dict[str, Any]]:
         """Estimates at the end of a period, remembered: they do not change any more."""
         asked = (task.digest, period, keys, level, quantity)
@@ -214,7 +222,7 @@ class Service:
         packed = self.store.past_state(task.digest.hex(), period)
         known = []
         if packed is not None:
-            state = _unpacked(task, period, packed)
+            state = _unpacked(task, period, packed, now)
             if state.count >= max(task.minimum_reports, 1):
                 known = estimate(task, state, keys, quantity, level).rows()
         with self._lock:
@@ -230,11 +238,13 @@ class Service:
         return Envelope(STATE, task.code, task.digest, state.count, task.canonical, state.to_bytes()).seal()
 
 
-def _unpacked(task: Task, period: int, packed: bytes) -> State:
+def _unpacked(task: Task, period: int, packed: bytes, now: State) -> State:
     """A past state; one that is damaged is a missing point of a chart, no reason to show nothing."""
     nothing = task.mechanism.empty(task.keys)
     try:
-        return nothing.load(zlib.decompress(packed))
+        state = loaded(nothing, zlib.decompress(packed))
+        missing = nothing.reports.shape[1] > 0 and not len(state.reports)
+        return replace(state, reports=now.reports[: state.count]) if missing else state
     except (zlib.error, Refused) as problem:
         _log.error("the state of task %s at %s is damaged: %s", task.digest.hex(), _time(period), problem)
         return nothing
