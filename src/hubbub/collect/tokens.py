@@ -91,9 +91,11 @@ class Tokens:
             before = _mark(connection, locked=True)
             number = connection.execute(tokens.insert().values(**row).returning(tokens.c.id)).scalar_one()
             mark = self._change_mark(connection)
-        self._known[_digest(token)] = (number, role)
-        if before is not None and before == self._mark:  # nobody else made one that has not been read
+        if before is not None and before == self._mark:  # all others are known
+            self._known[_digest(token)] = (number, role)
             self._mark = mark
+        else:
+            self.refresh()
         return token
 
     def all(self) -> list[TokenFacts]:
