@@ -39,7 +39,7 @@ _FIRST_DAY = datetime.date(2000, 1, 1)
 
 
 #: A batch: name, number of reports, reports.
-Named = tuple[bytes, int, bytes]
+Named = tuple[bytes, int, bytes | memoryview]
 
 
 class Damaged(Exception):
@@ -104,7 +104,8 @@ class Lot:
         """Of everything in it: whatever was changed on disk is noticed."""
         check = hashlib.blake2b(digest_size=16)
         for part in (f"{self.period} {self.count}".encode(), self.names, self.sizes, self.payload):
-            check.update(len(part).to_bytes(8, "little") + part)
+            check.update(len(part).to_bytes(8, "little"))
+            check.update(part)
         return check.digest()
 
     def batches(self) -> list[tuple[str, bytes]]:
@@ -169,9 +170,15 @@ def after(connection: sql.Connection, task: str, number: int) -> list[tuple[int,
     begin = sql.select(sql.func.max(segments.c.first)).where(mine & (segments.c.first <= number))
     from_there = segments.c.first >= sql.func.coalesce(begin.scalar_subquery(), 0)
     query = segments.select().where(mine & from_there).order_by(segments.c.first).limit(_AT_ONCE)
-    return [
-        (row.first, lot_in(row, task)) for row in connection.execute(query) if row.first + row.count > number
-    ]
+    found: list[tuple[int, Lot]] = []
+    size = 0
+    for row in connection.execute(query):
+        if found and size + len(row.payload) > _LARGEST_LOT:
+            break
+        if row.first + row.count > number:
+            found.append((row.first, lot_in(row, task)))
+            size += len(row.payload)
+    return found
 
 
 def batches_after(lots: Sequence[tuple[int, Lot]], number: int) -> Iterator[tuple[str, int, bytes, int]]:

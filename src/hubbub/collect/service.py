@@ -13,7 +13,6 @@ from typing import Any
 
 from starlette.requests import Request
 
-from hubbub.collect.ingest import Writer
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.segments import Damaged
@@ -21,6 +20,7 @@ from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import Folder, loaded
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Role, Tokens
+from hubbub.collect.writing import Writer
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope

@@ -12,7 +12,7 @@ On SQLite or PostgreSQL. Two promises hold whatever happens to the process:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -47,11 +47,11 @@ class Batch:
     task: str
     id: str
     count: int
-    payload: bytes
+    payload: bytes | memoryview
     checksum: bytes
     received: int
     crowd: int | None = None
-    rejects: dict[str, int] = field(default_factory=dict)
+    rejects: Mapping[str, int] = field(default_factory=dict)
 
 
 #: What became of a batch: written now, already there, its id is taken by other reports, or so old that nobody knows.
