@@ -22,12 +22,14 @@ from hubbub.primitives.envelope import Envelope, unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import STATE, check_header
 from hubbub.protocol.task import Task
-from hubbub.server.fold import aggregate
+from hubbub.server.fold import aggregate, merge_into
 
 _log = logging.getLogger("hubbub.fold")
 
 #: Bytes of reports that are folded at a time.
 _ROUND = 1 << 20
+#: Numbers in reports that are added at a time, unless the state itself has more.
+_NUMBERS = 1 << 21
 #: Past states that are kept, and the bytes that they may take unpacked.
 _MOST_STATES = 120
 _HISTORY_BYTES = 1 << 28
@@ -172,7 +174,7 @@ class Folder:
                 closed[period] = zlib.compress(sum_of.to_bytes(), 1)
             mine = [found.lot for found in group]
             try:
-                part = aggregate(task, b"".join(lot.payload for lot in mine))
+                part = _sum(task, b"".join(lot.payload for lot in mine))
             except Refused as problem:
                 raise Damaged(
                     f"A stored batch of task {task.name!r} is damaged ({problem}): restore the store from a backup."
@@ -260,6 +262,16 @@ def open_state(task: Task, data: bytes) -> State:
     if state.count != envelope.count:
         raise Refused(f"The stored state says it sums up {envelope.count} reports, but holds {state.count}.")
     return state
+
+
+def _sum(task: Task, reports: bytes) -> State:
+    """The state of some reports, piece by piece: a report of 40 bytes may have 300 numbers of 8."""
+    layout, size = task.mechanism.layout, task.mechanism.empty(task.keys).totals.size
+    step = layout.width * max(1, max(_NUMBERS, size) // len(layout.fields))
+    total = aggregate(task, reports[:step])
+    for start in range(step, len(reports), step):
+        merge_into(total, aggregate(task, reports[start : start + step]))
+    return total
 
 
 def loaded(nothing: State, payload: bytes) -> State:

@@ -22,8 +22,8 @@ from hubbub.protocol.task import Task
 
 #: Batches and bytes that are written in one transaction, unless one batch alone has more.
 _GROUP, _GROUP_BYTES = 1024, 16 << 20
-#: Reports that are looked at together: of larger lots, nothing but the bad ones is remembered.
-_TOGETHER = 1 << 16
+#: Numbers in reports that are looked at together: of larger lots, nothing but the bad ones is remembered.
+_TOGETHER = 1 << 20
 #: Refused reports that an answer lists.
 _LISTED = 100
 
@@ -50,6 +50,7 @@ class Collected:
         self.task, self.name, self.code, self.digest = task, task.digest.hex(), task.code, task.digest
         self.layout = task.mechanism.layout
         self.width = self.layout.width
+        self.together = max(1, _TOGETHER // len(self.layout.fields))
 
 
 @dataclass(slots=True)
@@ -76,8 +77,8 @@ class Arrival:
 def bad_reports(collected: Collected, packed: Bytes) -> tuple[Int64s, Int64s]:
     """Places of the rows that are no reports, and the codes of the reasons."""
     places, codes = [], []
-    for start in range(0, len(packed), _TOGETHER):
-        _, reasons = collected.layout.unpack_each(packed[start : start + _TOGETHER])
+    for start in range(0, len(packed), collected.together):
+        _, reasons = collected.layout.unpack_each(packed[start : start + collected.together])
         bad = np.flatnonzero(reasons)
         places.append(start + bad)
         codes.append(reasons[bad])
