@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
+import sqlalchemy as sql
 from collecting import (
     COLLISION,
     Collector,
@@ -36,6 +37,7 @@ from helpers import refuse, strict_json, succeed
 from hubbub.collect import ingest, service, tokens
 from hubbub.collect import snapshots as folding
 from hubbub.collect.database import history, states
+from hubbub.collect.segments import name_of
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens
 from hubbub.privacy.over_time import over_time
@@ -197,7 +199,7 @@ def test_files(collector: Collector, tmp_path: Path) -> None:
     assert table.schema.metadata[b"hubbub.protocol.task"] == TASK.canonical
     (row,) = table.to_pylist()
     assert row["task"] == TASK.digest.hex()
-    assert row["batch"] == "all"
+    assert row["batch"] == name_of("all").hex()
     assert row["reports"] == REPORTS
     assert abs(row["day"] - datetime.datetime.now(datetime.UTC).date()) <= datetime.timedelta(days=1)
 
@@ -472,10 +474,50 @@ def test_health(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             answer = running.get(path)
             assert (answer.status, answer.json["title"]) == (503, "damaged")
         assert running.get("/healthz").json == {"status": "alive"}
-        assert running.send(some_reports(task, 10), "two").status == 200
+        refused = running.send(some_reports(task, 10), "two")
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
     assert "is damaged" in caplog.text
 
 
 def test_precision_of_time() -> None:
     for precision, step in folding.SECONDS.items():
         assert folding.period_now(collected_task(precision=precision)) % step == 0
+
+
+def test_many_tokens_cost_no_more_than_one(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token is looked up, not searched for; all of them are read again only after one was made or revoked."""
+    store = Store(store_url)
+    known, other = Tokens(store), Tokens(store)
+    made = [known.new("upload", f"device {number}") for number in range(50)]
+    reads: list[str] = []
+    sql.event.listen(store.engine, "before_cursor_execute", lambda *given: reads.append(given[2]))
+    looked: list[bytes] = []
+
+    class Counting(dict[bytes, Any]):
+        def get(self, key: bytes, default: Any = None) -> Any:
+            looked.append(key)
+            return super().get(key, default)
+
+        def __iter__(self) -> Iterator[bytes]:
+            raise AssertionError("all tokens are gone through")
+
+    other.refresh()
+    known._known = Counting(known._known)
+    assert [known.role_of(token) for token in [*made, "hub_upload_wrong"]] == ["upload"] * 50 + [None]
+    assert len(looked) == 51
+    reads.clear()
+    for each in (known, other):
+        each.refresh()
+    assert not [query for query in reads if "FROM tokens" in query]
+    first, late = made[0], other.new("analyst")
+    known.refresh()
+    assert known.role_of(late) == "analyst"
+    other.revoke(1)
+    assert (known.role_of(first), other.role_of(first)) == ("upload", None)
+    known.refresh()
+    assert known.role_of(first) is None
+    both = known.new("admin"), other.new("shuffler")  # neither has read of the other's
+    for each in (known, other):
+        each.refresh()
+        assert [each.role_of(token) for token in both] == ["admin", "shuffler"]
+    store.close()

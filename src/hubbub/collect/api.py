@@ -7,29 +7,28 @@ import logging
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
-from starlette.background import BackgroundTask
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hubbub import __version__
 from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
-from hubbub.collect.export import write_parquet
+from hubbub.collect.export import parquet_chunks
 from hubbub.collect.ingest import Uploads
-from hubbub.collect.problems import Problem, busy, unauthorized
+from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
+from hubbub.collect.segments import Damaged
 from hubbub.collect.service import Service, Withheld
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Damaged
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Role, allows
 from hubbub.model.mechanism import Quantity
@@ -38,27 +37,16 @@ from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.api")
 
-#: Sent with every answer. Pages run their own scripts only, and nobody may frame them.
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'; object-src 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-
 
 def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = None) -> FastAPI:
     """The service as an ASGI application. It lives as long as the store is open."""
     service = Service(store, tasks, settings or Settings())
-    app = FastAPI(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app = _App(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.service = service
     common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
-    app.router.routes += [
-        Route("/v1/tasks/{task}/reports", Uploads(*common), methods=["POST"]),
-        Route("/v1/tasks/{task}/shuffled", Uploads(*common, service.keys), methods=["POST"]),
-    ]
+    for name, uploads in (("reports", Uploads(*common)), ("shuffled", Uploads(*common, service.keys))):
+        app.router.routes.append(Route(f"/v1/tasks/{{task}}/{name}", uploads, methods=["POST"]))
+        app.uploads.update({f"/v1/tasks/{digest}/{name}": uploads for digest in service.by_digest})
     app.include_router(_reading)
     app.include_router(dashboard)
     app.add_middleware(_Outermost)
@@ -69,6 +57,20 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     return app
 
 
+class _App(FastAPI):
+    """The web framework, with a short way for uploads: they need no routing, and no middleware of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.uploads: dict[str, Uploads] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self.uploads:
+            await self.uploads[scope["path"]](scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Fold and look for new tokens in the background; at the end, write what is queued."""
@@ -77,6 +79,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     ended = threading.Event()
     watch = threading.Thread(target=_watch_tokens, args=(service, ended), name="hubbub-tokens", daemon=True)
     watch.start()
+    check = threading.Thread(target=_watch_store, args=(service, ended), name="hubbub-check", daemon=True)
+    check.start()
     _log.info("collecting %d tasks", len(service.tasks()))
     yield
     ended.set()
@@ -90,6 +94,14 @@ def _watch_tokens(service: Service, ended: threading.Event) -> None:
             service.tokens.refresh()
         except Unavailable as problem:
             _log.error("the store does not answer: %s", problem)
+
+
+def _watch_store(service: Service, ended: threading.Event) -> None:
+    while not ended.wait(service.settings.check_every):
+        try:
+            service.store.look_closely()
+        except Exception as problem:  # whatever it is, the next look comes
+            _log.error("the store cannot be trusted: %s", problem)
 
 
 class _Outermost:
@@ -108,10 +120,8 @@ class _Outermost:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                given = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in HEADERS if one[0] not in given)]
             await send(message)
 
         try:
@@ -120,10 +130,7 @@ class _Outermost:
             _log.exception("a request failed")
             if started:
                 raise
-            problem = Problem(
-                500, "our mistake", "Something is wrong here; the log of the service says what."
-            )
-            await problem.response()(scope, receive, send_safely)
+            await our_mistake().response()(scope, receive, send_safely)
 
 
 async def _problem(_: Request, problem: Exception) -> Response:
@@ -215,7 +222,7 @@ Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals."
 @_reading.get("/v1/tasks", dependencies=_ANALYST)
 def list_tasks(service: TheService) -> dict[str, Any]:
     """All tasks, without their task files."""
-    rows = [service.overview(task) for task in service.tasks()]
+    rows = service.overviews()
     return {"tasks": [{key: value for key, value in row.items() if key != "toml"} for row in rows]}
 
 
@@ -287,19 +294,10 @@ def download_reports(service: TheService, task: TheTask) -> Response:
     """All kept reports as a Parquet file, one row per batch."""
     if not task.keep_reports:
         raise Problem(409, "not kept", "The reports of this task are dropped once they are in the state.")
-    with tempfile.NamedTemporaryFile(prefix="hubbub-", suffix=".parquet", delete=False) as file:
-        path = Path(file.name)
-    try:
-        write_parquet(path, task, service.store.kept(task.digest.hex()))
-    except BaseException:
-        path.unlink()
-        raise
-    return FileResponse(
-        path,
-        media_type=_PARQUET,
-        headers=_attachment("reports.parquet"),
-        background=BackgroundTask(path.unlink, missing_ok=True),
-    )
+    chunks = parquet_chunks(task, service.store.kept(task.digest.hex()))
+    first = next(chunks)  # what cannot be read from the start is a problem and not half a file
+    headers = _attachment("reports.parquet")
+    return StreamingResponse(chain([first], chunks), media_type=_PARQUET, headers=headers)
 
 
 def _attachment(name: str) -> dict[str, str]:
@@ -323,11 +321,15 @@ async def healthy() -> dict[str, str]:
 
 @_reading.get("/readyz")
 def ready(service: TheService) -> JSONResponse:
-    """The store answers and every state is sound."""
-    for task in service.tasks():
-        service.folder.fold(task)
+    """The store answers and is the one that was opened. Tasks that are damaged are named; the others go on."""
     service.store.ping()
-    return JSONResponse({"status": "ready"})
+    for task in service.tasks():
+        with suppress(Damaged):
+            service.folder.fold(task)
+    damaged = service.folder.damaged
+    if len(damaged) == len(service.tasks()):
+        raise Damaged(" ".join(damaged.values()))
+    return JSONResponse({"status": "ready", **({"damaged": sorted(damaged)} if damaged else {})})
 
 
 @_reading.get("/metrics", response_class=PlainTextResponse)

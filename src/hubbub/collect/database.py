@@ -10,7 +10,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from hubbub.primitives.errors import Refused, optional
 
-_BIG, _INT, _TEXT, _BYTES, _FLAG = sql.BigInteger, sql.Integer, sql.String, sql.LargeBinary, sql.Boolean
+_BIG, _INT, _TEXT, _BYTES = sql.BigInteger, sql.Integer, sql.String, sql.LargeBinary
 
 
 def table(name: str, keys: dict[str, Any], **columns: Any) -> sql.Table:
@@ -21,20 +21,14 @@ def table(name: str, keys: dict[str, Any], **columns: Any) -> sql.Table:
     )
 
 
-batches = table(
-    "batches",
-    {"seq": _BIG},
-    task=_TEXT,
-    batch=_TEXT,
-    count=_INT,
-    rejected=_INT,
-    received=_BIG,
-    crowd=_INT,
-    folded=_FLAG,
-    checksum=_BYTES,
-    payload=_BYTES,
-)
-states = table("states", {"task": _TEXT}, version=_BIG, count=_BIG, period=_BIG, payload=_BYTES)
+#: Tasks by number: ids are many, and a digest of 32 letters in each would be most of it.
+tasks = table("tasks", {"id": _INT}, digest=_TEXT, watermark=_INT, purged=_BIG)
+ids = table("ids", {"task": _INT, "day": _INT, "name": _BYTES}, body=_BYTES)
+_LOT: dict[str, Any] = {"names": _BYTES, "sizes": _BYTES, "payload": _BYTES, "checksum": _BYTES}
+log = table("log", {"seq": _BIG}, task=_TEXT, period=_BIG, count=_INT, **_LOT)
+segments = table("segments", {"task": _TEXT, "first": _BIG}, period=_BIG, count=_INT, **_LOT)
+crowds = table("crowds", {"task": _TEXT}, smallest=_BIG, reports=_BIG)
+states = table("states", {"task": _TEXT}, version=_BIG, count=_BIG, period=_BIG, epoch=_BIG, payload=_BYTES)
 history = table("history", {"task": _TEXT, "period": _BIG}, reports=_BIG, state=_BYTES)
 rejects = table("rejects", {"task": _TEXT, "reason": _TEXT}, count=_BIG)
 meta = table("meta", {"name": _TEXT}, value=_BYTES)

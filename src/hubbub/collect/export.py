@@ -3,25 +3,67 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
-from itertools import islice
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from hubbub.engines.arrow import report_schema
 from hubbub.primitives.errors import optional
 from hubbub.protocol.task import Task
 
-#: Batches in a row group.
-_ROWS = 1000
+#: Batches and bytes of reports in a row group, which is all that is in memory at a time.
+_ROWS, _BYTES = 10_000, 4 << 20
 
 
-def write_parquet(path: Path, task: Task, batches: Iterable[tuple[str, int, bytes]]) -> None:
-    """Write batches (id, time of arrival, reports); the task itself is in the file's metadata."""
+class _Sink:
+    """A file that is taken away while it is being written."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        self._size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def taken(self) -> bytes:
+        """What was written since the last time."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
+def parquet_chunks(task: Task, batches: Iterable[tuple[str, int, bytes]]) -> Iterator[bytes]:
+    """A file of batches (name, time of arrival, reports), piece by piece; the task itself is in its metadata."""
     arrow, parquet = optional("pyarrow", "lake"), optional("pyarrow.parquet", "lake")
-    schema = report_schema(task)
-    digest, left = task.digest.hex(), iter(batches)
-    with parquet.ParquetWriter(path, schema) as writer:
-        while rows := list(islice(left, _ROWS)):
+    schema, digest, sink = report_schema(task), task.digest.hex(), _Sink()
+    with parquet.ParquetWriter(sink, schema) as writer:
+        for rows in _groups(batches):
             days = [datetime.datetime.fromtimestamp(at, datetime.UTC).date() for _, at, _ in rows]
             data = [[digest] * len(rows), days, [name for name, _, _ in rows], [body for _, _, body in rows]]
             writer.write_table(arrow.table(data, schema=schema))
+            yield sink.taken()
+    yield sink.taken()
+
+
+def _groups(batches: Iterable[tuple[str, int, bytes]]) -> Iterator[list[tuple[str, int, bytes]]]:
+    rows: list[tuple[str, int, bytes]] = []
+    size = 0
+    for row in batches:
+        rows.append(row)
+        size += len(row[2])
+        if len(rows) == _ROWS or size >= _BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows

@@ -1,8 +1,8 @@
 """Uploads: examine a batch, append it to the log, and only then acknowledge it.
 
 What is cheap to check is checked first: token, task, batch id and length, before a byte of the body is
-read. One thread writes: it takes all batches that are waiting and commits them together, so that thousands of
-uploads a second share the disk's patience. When the store is behind, senders are told to come back.
+read. When the store is behind, senders are told to come back. Uploads are most of what the service does, so they are
+answered before the web framework has looked at them, with bytes that are put together by hand.
 """
 
 from __future__ import annotations
@@ -10,72 +10,59 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import re
-import threading
 import time
-from collections import Counter, deque
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
-from hubbub.collect.problems import Problem, busy, unauthorized
+from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import period_now
-from hubbub.collect.store import Batch, Outcome, Store, Unavailable
+from hubbub.collect.store import Unavailable
 from hubbub.collect.tokens import Role, Tokens, allows
+from hubbub.collect.writing import Arrival, Collected, Examined, Writer, Written, examine
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import REPORTS, check_header
 from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
 
+_log = logging.getLogger("hubbub.api")
+
 _BATCH_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
-#: Batches that are written in one transaction.
-_GROUP = 512
 #: Bodies that are larger are examined in a thread, so that others need not wait.
 _QUICK = 1 << 16
-#: Refused reports that an answer lists.
-_LISTED = 100
 _UNOPENED = "sealed for another key or task, or changed on the way"
+#: Sent with every acknowledgement.
+_ALWAYS = [(b"content-type", b"application/json"), *HEADERS]
 
 
-@dataclass(frozen=True)
-class Examined:
-    """The good reports of a batch, and what is wrong with the others."""
-
-    payload: bytes
-    count: int
-    problems: list[dict[str, Any]]
-    rejects: dict[str, int]
-
-
-def examine(task: Task, body: bytes, most: int) -> Examined:
-    """The contents of an envelope of reports."""
+def opened(collected: Collected, body: bytes | memoryview, most: int) -> bytes | memoryview:
+    """The reports in an envelope, whole ones, good and bad."""
     envelope = unseal(body, "The body", REPORTS)
-    try:
-        check_header(envelope, task, "The batch")
-    except Refused as problem:
-        raise Problem(409, "another task", str(problem)) from None
-    width = task.mechanism.layout.width
+    if envelope.mechanism != collected.code or envelope.digest != collected.digest:
+        try:
+            check_header(envelope, collected.task, "The batch")
+        except Refused as problem:
+            raise Problem(409, "another task", str(problem)) from None
     if envelope.count > most:
         raise Problem(413, "too many reports", f"A batch holds at most {most:,} reports: send several.")
-    if not envelope.count or len(envelope.payload) != envelope.count * width:
+    if not envelope.count or len(envelope.payload) != envelope.count * collected.width:
         raise Refused(
-            f"The batch says it holds {envelope.count} reports of {width} bytes, but has {len(envelope.payload)} bytes."
+            f"The batch says it holds {envelope.count} reports of {collected.width} bytes, "
+            f"but has {len(envelope.payload)} bytes."
         )
-    packed = np.frombuffer(envelope.payload, dtype=np.uint8).reshape(-1, width)
-    return _sort_out(task, packed, np.arange(len(packed)), [])
+    return envelope.payload
 
 
-def examine_sealed(task: Task, body: bytes, most: int, keys: KeyPair) -> Examined:
+def examine_sealed(collected: Collected, body: bytes, most: int, keys: KeyPair) -> Examined:
     """The contents of a shuffled crowd: sealed reports, one after another."""
+    task = collected.task
     if len(body) > most * sealed_width(task):
         raise Problem(413, "too many reports", f"A crowd holds at most {most:,} reports here.")
     if not body:
@@ -86,87 +73,7 @@ def examine_sealed(task: Task, body: bytes, most: int, keys: KeyPair) -> Examine
         raise Refused("A crowd holds reports of one period, and this one mixes several.")
     if not len(packed):  # nothing is noted of it, so that it is welcome once the key is the right one
         raise Refused("No report of this crowd can be opened: it was sealed for another key or task.")
-    places = np.delete(np.arange(len(body) // width), unopened)
-    return _sort_out(task, packed, places, unopened)
-
-
-def _sort_out(
-    task: Task, packed: NDArray[np.uint8], places: NDArray[np.int64], unopened: list[int]
-) -> Examined:
-    """Separate good reports from bad ones; `places` are their numbers in what was sent."""
-    layout = task.mechanism.layout
-    _, reasons = layout.unpack_each(packed)
-    bad = np.flatnonzero(reasons)
-    if not len(bad) and not unopened:
-        return Examined(packed.tobytes(), len(packed), [], {})
-    found = {int(places[i]): layout.reason(int(reasons[i])) for i in bad}
-    found.update(dict.fromkeys(unopened, _UNOPENED))
-    listed = [{"index": index, "reason": found[index]} for index in sorted(found)[:_LISTED]]
-    good = packed[reasons == 0]
-    return Examined(good.tobytes(), len(good), listed, dict(Counter(found.values())))
-
-
-class Writer:
-    """One thread that appends batches to the log, many in one transaction."""
-
-    def __init__(self, store: Store, limit: int) -> None:
-        self._store, self._limit = store, limit
-        self._queue: deque[tuple[Batch, asyncio.Future[Outcome]]] = deque()
-        self._wake = threading.Condition()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="hubbub-write", daemon=True)
-        self._thread.start()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    @property
-    def full(self) -> bool:
-        """Whether further batches should come back later."""
-        return len(self._queue) >= self._limit
-
-    def submit(self, batch: Batch) -> asyncio.Future[Outcome]:
-        """Queue a batch; the future is done when the batch is on disk, or fails with `Unavailable`."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        with self._wake:
-            self._queue.append((batch, future))
-            self._wake.notify()
-        return future
-
-    def stop(self) -> None:
-        """Write what is queued, and end."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queue and not self._stopping:
-                    self._wake.wait()
-                if not self._queue:
-                    return
-                group = [self._queue.popleft() for _ in range(min(len(self._queue), _GROUP))]
-            outcomes: list[Outcome] | Exception
-            try:
-                outcomes = self._store.append([batch for batch, _ in group])
-            except (
-                Exception
-            ) as problem:  # whatever it is, the senders must hear of it and the thread must live
-                outcomes = problem
-            loop = group[0][1].get_loop()
-            loop.call_soon_threadsafe(_settle, [future for _, future in group], outcomes)
-
-
-def _settle(futures: list[asyncio.Future[Outcome]], outcomes: list[Outcome] | Exception) -> None:
-    for place, future in enumerate(futures):
-        if future.done():  # its sender has gone
-            continue
-        if isinstance(outcomes, Exception):
-            future.set_exception(outcomes)
-        else:
-            future.set_result(outcomes[place])
+    return examine(collected, packed.tobytes(), dict.fromkeys(unopened, _UNOPENED))
 
 
 class Uploads:
@@ -182,61 +89,86 @@ class Uploads:
         keys: KeyPair | None = None,
     ) -> None:
         """With `keys`, bodies are shuffled crowds of sealed reports."""
-        self._tasks, self._settings, self._tokens = tasks, settings, tokens
+        self._tasks = {digest: Collected(task) for digest, task in tasks.items()}
+        self._settings, self._tokens = settings, tokens
         self._writer, self._metrics, self._keys = writer, metrics, keys
         self._role: Role = "upload" if keys is None else "shuffler"
+        self._one_large = asyncio.Lock()
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose path names the task after `/v1/tasks/`."""
         started = time.perf_counter()
+        problem: Problem | None = None
         try:
-            response = Response(json.dumps(await self._answer(scope, receive)), media_type="application/json")
-        except Problem as problem:
-            response = problem.response()
-        except Refused as problem:
-            response = Problem(422, "not a batch", str(problem)).response()
+            answer = await self._answer(scope, receive)
+        except Problem as found:
+            problem = found
+        except Refused as found:
+            problem = Problem(422, "not a batch", str(found))
         except ClientDisconnect:
             return
-        self._metrics.uploaded(response.status_code, time.perf_counter() - started)
-        await response(scope, receive, send)
+        except Exception:
+            _log.exception("a request failed")
+            problem = our_mistake()
+        self._metrics.uploaded(200 if problem is None else problem.status, time.perf_counter() - started)
+        if problem is None:
+            headers = [(b"content-length", b"%d" % len(answer)), *_ALWAYS]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": answer})
+        else:
+            response = problem.response()
+            response.raw_headers += HEADERS
+            await response(scope, receive, send)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> dict[str, Any]:
-        task, batch_id, length = self._admit(scope)
+    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
+        collected, batch_id, length = self._admit(scope)
         self._held += length
         try:
             body = await self._read(receive, length)
-            examined = await self._examine(task, body)
-            outcome = await self._store(task, batch_id, body, examined)
+            outcome, examined = await self._store(await self._arrival(collected, batch_id, body))
         finally:
             self._held -= length
         if outcome == "conflict":
             detail = "This batch id was used for other reports before: make a new id for every batch."
             raise Problem(409, "batch id taken", detail)
-        rejected = sum(examined.rejects.values())
-        self._metrics.stored(task.digest.hex(), examined.count, rejected, outcome == "repeated")
+        if outcome == "expired":
+            detail = (
+                "This batch was made so long ago that nobody knows whether it came before: it is not taken."
+            )
+            raise Problem(409, "too old", detail)
+        rejected, again = examined.rejected, outcome == "repeated"
+        self._metrics.stored(collected.name, examined.count, rejected, again)
+        if not rejected:
+            said = "true" if again else "false"
+            line = (
+                f'{{"batch": "{batch_id}", "accepted": {examined.count}, "rejected": 0, "repeated": {said}}}'
+            )
+            return line.encode()
         answer: dict[str, Any] = {
             "batch": batch_id,
             "accepted": examined.count,
             "rejected": rejected,
-            "repeated": outcome == "repeated",
+            "repeated": again,
+            "problems": examined.problems,
         }
-        if examined.problems:
-            answer["problems"] = examined.problems
         if not examined.count:
             detail = f"None of the {rejected} reports is valid: do not send them again."
             raise Problem(422, "no valid report", detail, **answer)
-        return answer
+        return json.dumps(answer).encode()
 
-    def _admit(self, scope: Scope) -> tuple[Task, str, int]:
+    def _admit(self, scope: Scope) -> tuple[Collected, str, int]:
         """Refuse what can be refused without reading the body."""
         headers = dict(scope["headers"])
         given = headers.get(b"authorization", b"").decode("latin-1")
         role = self._tokens.role_of(given[7:]) if given[:7].lower() == "bearer " else None
         if not allows(role, self._role):
             raise unauthorized(role is not None)
-        task = self._tasks.get(scope["path_params"]["task"])
-        if task is None:
+        collected = self._tasks.get(scope["path"].split("/")[3])
+        if collected is None:
             raise Problem(404, "no such task", "No task with this digest is collected here.")
+        if collected.name in self._writer.damaged:
+            raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
         batch_id = headers.get(b"hubbub-batch", b"")
         if not _BATCH_ID.fullmatch(batch_id):
             detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."
@@ -250,46 +182,51 @@ class Uploads:
             raise Problem(413, "too large", detail, {"Connection": "close"})
         if self._writer.full or self._held + length > self._settings.memory:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
-        return task, batch_id.decode(), length
+        return collected, batch_id.decode(), length
 
-    async def _read(self, receive: Receive, length: int) -> bytes:
-        chunks: list[bytes] = []
+    async def _read(self, receive: Receive, length: int) -> bytes | bytearray:
+        """The body, once in memory: a small one comes in one piece, a large one is put together where it stays."""
+        body = bytearray()
         try:
             async with asyncio.timeout(self._settings.patience):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientDisconnect
-                    chunks.append(message.get("body", b""))
+                    chunk: bytes = message.get("body", b"")
                     if not message.get("more_body", False):
                         break
+                    body += chunk
         except TimeoutError:
             raise Problem(
                 408, "too slow", "The body did not arrive in time.", {"Connection": "close"}
             ) from None
-        return b"".join(chunks)
+        if not body:
+            return chunk
+        body += chunk
+        return body
 
-    async def _examine(self, task: Task, body: bytes) -> Examined:
-        most = self._settings.most_reports
-        if self._keys is not None:
-            return await asyncio.to_thread(examine_sealed, task, body, most, self._keys)
-        if len(body) > _QUICK:
-            return await asyncio.to_thread(examine, task, body, most)
-        return examine(task, body, most)
+    async def _arrival(self, collected: Collected, batch_id: str, body: bytes | bytearray) -> Arrival:
+        """A batch that can be written. Large ones are examined here, one at a time, since that takes memory."""
+        most, period = self._settings.most_reports, period_now(collected.task)
+        if len(body) <= _QUICK and self._keys is None:
+            check = hashlib.blake2b(body, digest_size=16).digest()
+            return Arrival(collected, batch_id, opened(collected, bytes(body), most), check, period)
+        async with self._one_large:
+            return await asyncio.to_thread(self._examine, collected, batch_id, body)
 
-    async def _store(self, task: Task, batch_id: str, body: bytes, examined: Examined) -> Outcome:
-        batch = Batch(
-            task.digest.hex(),
-            batch_id,
-            examined.count,
-            examined.payload,
-            hashlib.blake2b(body, digest_size=16).digest(),
-            period_now(task),
-            None if self._keys is None else examined.count,
-            examined.rejects,
-        )
+    def _examine(self, collected: Collected, batch_id: str, body: bytes | bytearray) -> Arrival:
+        most, period = self._settings.most_reports, period_now(collected.task)
+        check = hashlib.blake2b(body, digest_size=16).digest()
+        if self._keys is None:
+            found = examine(collected, opened(collected, memoryview(body), most))
+            return Arrival(collected, batch_id, found.payload, check, period, None, found)
+        found = examine_sealed(collected, bytes(body), most, self._keys)
+        return Arrival(collected, batch_id, found.payload, check, period, found.count, found)
+
+    async def _store(self, arrival: Arrival) -> Written:
         try:
             async with asyncio.timeout(self._settings.patience):
-                return await self._writer.submit(batch)
+                return await self._writer.submit(arrival)
         except (Unavailable, TimeoutError):
             raise busy(503, "The store cannot be written now: send this batch again later.") from None

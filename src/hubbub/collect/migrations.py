@@ -6,17 +6,73 @@ transaction, so a store is either at its old version or at the newest.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
 from sqlalchemy import Connection, text
 
+from hubbub.collect.database import crowds, ids, log, tasks
+from hubbub.collect.segments import Lot, day_of, extend, name_of
 from hubbub.primitives.errors import Refused
 
 #: Types that SQLite and PostgreSQL spell differently.
 _SPELLING = {
-    "sqlite": {"serial": "INTEGER PRIMARY KEY", "blob": "BLOB"},
-    "postgresql": {"serial": "BIGSERIAL PRIMARY KEY", "blob": "BYTEA"},
+    "sqlite": {"serial": "INTEGER PRIMARY KEY", "blob": "BLOB", "compact": " WITHOUT ROWID"},
+    "postgresql": {"serial": "BIGSERIAL PRIMARY KEY", "blob": "BYTEA", "compact": ""},
 }
+#: Batches of an old store that are moved at a time.
+_AT_ONCE = 2000
 
-STEPS: tuple[tuple[str, ...], ...] = (
+
+def _move_batches(connection: Connection) -> None:
+    """From a row per batch to ids, lots and segments. Reports that were kept go into segments in order of arrival."""
+    found = connection.execute(text("SELECT DISTINCT task FROM batches ORDER BY task")).scalars().all()
+    if found:
+        fresh = [{"digest": digest, "watermark": 0, "purged": 0} for digest in found]
+        connection.execute(tasks.insert(), fresh)
+    known = connection.execute(text("SELECT digest, id FROM tasks"))
+    numbers: dict[str, int] = {row.digest: row.id for row in known}
+    mixed: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    query = text(f"SELECT * FROM batches WHERE seq > :after ORDER BY seq LIMIT {_AT_ONCE}")
+    after = -1
+    while rows := connection.execute(query, {"after": after}).mappings().all():
+        after = rows[-1]["seq"]
+        names = [
+            {
+                "task": numbers[row["task"]],
+                "day": day_of(row["batch"]),
+                "name": name_of(row["batch"]),
+                "body": bytes(row["checksum"] or b"")[:8],
+            }
+            for row in rows
+        ]
+        connection.execute(ids.insert(), names)
+        for row in rows:
+            if row["crowd"]:
+                mixed[row["task"]].append((row["crowd"], row["count"]))
+        _move_reports(connection, [row for row in rows if row["count"] and row["payload"] is not None])
+    for task, sizes in mixed.items():
+        smallest, reports = min(crowd for crowd, _ in sizes), sum(count for _, count in sizes)
+        connection.execute(crowds.insert().values(task=task, smallest=smallest, reports=reports))
+
+
+def _move_reports(connection: Connection, rows: list[Any]) -> None:
+    def place(row: Any) -> tuple[str, bool, int]:
+        return row["task"], bool(row["folded"]), row["received"]
+
+    for (task, folded, received), group in groupby(sorted(rows, key=place), key=place):
+        lot = Lot.of(
+            received, [(name_of(row["batch"]), row["count"], bytes(row["payload"])) for row in group]
+        )
+        if folded:
+            extend(connection, task, lot)
+        else:
+            connection.execute(log.insert().values(task=task, **lot.row()))
+
+
+STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     (
         """CREATE TABLE batches (
             seq {serial},
@@ -67,6 +123,51 @@ STEPS: tuple[tuple[str, ...], ...] = (
             expires BIGINT NOT NULL
         )""",
     ),
+    (
+        """CREATE TABLE tasks (
+            id {serial},
+            digest VARCHAR(32) NOT NULL UNIQUE,
+            watermark INTEGER NOT NULL,
+            purged BIGINT NOT NULL
+        )""",
+        """CREATE TABLE ids (
+            task INTEGER NOT NULL,
+            day INTEGER NOT NULL,
+            name {blob} NOT NULL,
+            body {blob} NOT NULL,
+            PRIMARY KEY (task, day, name)
+        ){compact}""",
+        """CREATE TABLE log (
+            seq {serial},
+            task VARCHAR(32) NOT NULL,
+            period BIGINT NOT NULL,
+            count INTEGER NOT NULL,
+            names {blob} NOT NULL,
+            sizes {blob} NOT NULL,
+            payload {blob} NOT NULL,
+            checksum {blob} NOT NULL
+        )""",
+        "CREATE INDEX log_order ON log (task, period, seq)",
+        """CREATE TABLE segments (
+            task VARCHAR(32) NOT NULL,
+            first BIGINT NOT NULL,
+            period BIGINT NOT NULL,
+            count INTEGER NOT NULL,
+            names {blob} NOT NULL,
+            sizes {blob} NOT NULL,
+            payload {blob} NOT NULL,
+            checksum {blob} NOT NULL,
+            PRIMARY KEY (task, first)
+        )""",
+        """CREATE TABLE crowds (
+            task VARCHAR(32) PRIMARY KEY,
+            smallest BIGINT NOT NULL,
+            reports BIGINT NOT NULL
+        )""",
+        "ALTER TABLE states ADD COLUMN epoch BIGINT NOT NULL DEFAULT 0",
+        _move_batches,
+        "DROP TABLE batches",
+    ),
 )
 
 
@@ -89,8 +190,11 @@ def migrate(connection: Connection) -> None:
             f"this one knows version {len(STEPS)}."
         )
     for step in STEPS[version:]:
-        for statement in step:
-            connection.execute(text(statement.format(**spelling)))
+        for change in step:
+            if isinstance(change, str):
+                connection.execute(text(change.format(**spelling)))
+            else:
+                change(connection)
     if version < len(STEPS):
         connection.execute(text("DELETE FROM meta WHERE name = 'version'"))
         connection.execute(

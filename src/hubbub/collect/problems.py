@@ -7,6 +7,19 @@ from typing import Any
 
 from starlette.responses import Response
 
+#: Sent with every answer. Pages run their own scripts only, and nobody may frame them.
+HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+
 
 class Problem(Exception):
     """An answer that is not what was asked for: a status, a few words and one sentence that says what to do."""
@@ -40,3 +53,8 @@ def unauthorized(known: bool) -> Problem:
         return Problem(403, "not allowed", "The role of this token does not allow this.")
     headers = {"WWW-Authenticate": "Bearer"}
     return Problem(401, "token needed", "A valid token is needed: Authorization: Bearer hub_...", headers)
+
+
+def our_mistake() -> Problem:
+    """Something that must not happen has happened; it says nothing about the inside."""
+    return Problem(500, "our mistake", "Something is wrong here; the log of the service says what.")

@@ -8,17 +8,19 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 
-from hubbub.collect.ingest import Writer
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.segments import Damaged
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Folder
-from hubbub.collect.store import Store
+from hubbub.collect.snapshots import Folder, loaded
+from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Role, Tokens
+from hubbub.collect.writing import Writer
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope
@@ -36,6 +38,8 @@ _REMEMBERED = 8
 _PAST_REMEMBERED = 5000
 #: Periods in an answer.
 _MOST_PERIODS = 1000
+#: Seconds that the first look at the store's pages may take; later ones may take as long as they need.
+_FIRST_LOOK = 10.0
 
 
 class Withheld(Refused):
@@ -50,12 +54,16 @@ class Service:
         self.by_digest = {task.digest.hex(): task for task in tasks}
         if len(self.by_digest) < len(tasks):
             raise Refused("A task is named twice.")
+        try:
+            store.look_closely(_FIRST_LOOK)
+        except Unavailable as problem:
+            raise Refused(f"The store cannot be used: {problem}.") from None
         # Pages ask every two seconds, and a vocabulary may have a million keys.
         self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
         self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
-        self.writer = Writer(store, settings.queue)
+        self.writer = Writer(store, settings.queue, self.folder.damaged)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
@@ -78,6 +86,16 @@ class Service:
             return self.tokens.role_of(given[7:])
         cookie = request.cookies.get(COOKIE)
         return self.tokens.session_role(cookie) if cookie else None
+
+    def overviews(self) -> list[dict[str, Any]]:
+        """All tasks; of one that is damaged, what is wrong with it."""
+        rows = []
+        for digest, task in self.by_digest.items():
+            try:
+                rows.append(self.overview(task))
+            except Damaged as problem:
+                rows.append({"name": task.name, "digest": digest, "damaged": str(problem)})
+        return rows
 
     def overview(self, task: Task) -> dict[str, Any]:
         """What a task is, what has arrived, and what is promised to whom."""
@@ -179,7 +197,7 @@ class Service:
             return answer
         now = self.estimates(task, list(points), level=level, quantity=quantity)
         for period in self.store.past(digest):
-            past = self._past(task, period, tuple(points), level, quantity)
+            past = self._past(task, period, tuple(points), level, quantity, current.state)
             for row in past:
                 points[row["key"]].append({"period": _time(period), **row})
         for row in now.rows():
@@ -187,7 +205,13 @@ class Service:
         return {**answer, **now.about(), "estimates": points}
 
     def _past(
-        self, task: Task, period: int, keys: tuple[str, ...], level: float, quantity: Quantity | None
+        self,
+        task: Task,
+        period: int,
+        keys: tuple[str, ...],
+        level: float,
+        quantity: Quantity | None,
+        now: State,
     ) -> list[dict[str, Any]]:
         """Estimates at the end of a period, remembered: they do not change any more."""
         asked = (task.digest, period, keys, level, quantity)
@@ -198,7 +222,7 @@ class Service:
         packed = self.store.past_state(task.digest.hex(), period)
         known = []
         if packed is not None:
-            state = _unpacked(task, period, packed)
+            state = _unpacked(task, period, packed, now)
             if state.count >= max(task.minimum_reports, 1):
                 known = estimate(task, state, keys, quantity, level).rows()
         with self._lock:
@@ -214,11 +238,13 @@ class Service:
         return Envelope(STATE, task.code, task.digest, state.count, task.canonical, state.to_bytes()).seal()
 
 
-def _unpacked(task: Task, period: int, packed: bytes) -> State:
+def _unpacked(task: Task, period: int, packed: bytes, now: State) -> State:
     """A past state; one that is damaged is a missing point of a chart, no reason to show nothing."""
     nothing = task.mechanism.empty(task.keys)
     try:
-        return nothing.load(zlib.decompress(packed))
+        state = loaded(nothing, zlib.decompress(packed))
+        missing = nothing.reports.shape[1] > 0 and not len(state.reports)
+        return replace(state, reports=now.reports[: state.count]) if missing else state
     except (zlib.error, Refused) as problem:
         _log.error("the state of task %s at %s is damaged: %s", task.digest.hex(), _time(period), problem)
         return nothing

@@ -21,3 +21,5 @@ class Settings:
     patience: float = 30.0
     #: Seconds between folds in the background.
     fold_every: float = 1.0
+    #: Seconds between looks at every page of a SQLite store.
+    check_every: float = 3600.0

@@ -14,18 +14,22 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.segments import SEGMENT, Damaged, Lot, Rows
 from hubbub.collect.store import Head, Store, Unavailable, Unfolded
-from hubbub.model.state import State
+from hubbub.model.state import State, sort_rows
+from hubbub.primitives.arrays import Bytes
 from hubbub.primitives.envelope import Envelope, unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import STATE, check_header
 from hubbub.protocol.task import Task
-from hubbub.server.fold import aggregate
+from hubbub.server.fold import aggregate, merge_into
 
 _log = logging.getLogger("hubbub.fold")
 
 #: Bytes of reports that are folded at a time.
 _ROUND = 1 << 20
+#: Numbers in reports that are added at a time, unless the state itself has more.
+_NUMBERS = 1 << 21
 #: Past states that are kept, and the bytes that they may take unpacked.
 _MOST_STATES = 120
 _HISTORY_BYTES = 1 << 28
@@ -40,10 +44,6 @@ def period_now(task: Task) -> int:
     """The current time, as exactly as the task's precision allows."""
     step = SECONDS[task.precision]
     return int(time.time()) // step * step
-
-
-class Damaged(Exception):
-    """The stored state of a task cannot be trusted and cannot be made again."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,9 @@ class Folder:
         self._store, self._tasks, self._metrics = store, tasks, metrics
         self._locks = {task.digest: threading.Lock() for task in tasks}
         self._current: dict[bytes, Current] = {}
+        self._rows: dict[bytes, Rows] = {}
+        #: Tasks whose state or reports cannot be trusted, by digest, and what is wrong. The others go on.
+        self.damaged: dict[str, str] = {}
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         for task in tasks:
@@ -74,6 +77,15 @@ class Folder:
     def fold(self, task: Task) -> Current:
         """The state of every report that was acknowledged before this call (and perhaps of later ones)."""
         digest = task.digest.hex()
+        try:
+            current = self._fold(task, digest)
+        except Damaged as problem:
+            self.damaged[digest] = str(problem)
+            raise
+        self.damaged.pop(digest, None)
+        return current
+
+    def _fold(self, task: Task, digest: str) -> Current:
         with self._locks[task.digest]:
             current = self._newest(task)
             if not self._store.waiting(digest):
@@ -93,60 +105,124 @@ class Folder:
 
     def _newest(self, task: Task) -> Current:
         """The stored snapshot, read only if it is not the one that we know."""
+        digest = task.digest.hex()
         known = self._current.get(task.digest)
-        if known is not None and self._store.head(task.digest.hex()) == known.head:
+        if known is not None and self._store.head(digest) == known.head:
             return known
-        head, payload = self._store.snapshot(task.digest.hex())
-        try:
-            state = task.mechanism.empty(task.keys) if payload is None else open_state(task, payload)
-            if state.count != head.count or (known is None and not self._store.agrees(task.digest.hex())):
-                raise Refused(f"It sums up {state.count} reports, which is not what the log says.")
-        except Refused as problem:
-            _log.error("the state of task %s is damaged: %s", task.digest.hex(), problem)
-            if not self._store.start_over(task.digest.hex()):
-                raise Damaged(
-                    f"The stored state of task {task.name!r} is damaged, and its reports were not kept: "
-                    "restore the store from a backup."
-                ) from None
-            _log.warning("the state of task %s is made again from its reports", task.digest.hex())
-            head, _ = self._store.snapshot(task.digest.hex())
-            state = task.mechanism.empty(task.keys)
+        while True:
+            head, payload = self._store.snapshot(digest)
+            try:
+                state = self._open(task, head, payload)
+                if state is None:
+                    continue
+                kept = task.keep_reports or state.reports.shape[1] > 0
+                if state.count != head.count or (known is None and not self._store.agrees(digest, kept)):
+                    raise Refused(f"It sums up {state.count} reports, which is not what the log says.")
+            except Refused as problem:
+                _log.error("the state of task %s is damaged: %s", digest, problem)
+                if not self._store.start_over(digest):
+                    raise Damaged(
+                        f"The stored state of task {task.name!r} is damaged, and its reports were not kept: "
+                        "restore the store from a backup."
+                    ) from None
+                _log.warning("the state of task %s is made again from its reports", digest)
+                continue
+            if self._store.head(digest).epoch == head.epoch:  # no other process has just started over
+                break
         current = Current(head, state)
         self._current[task.digest] = current
         return current
 
-    def _advance(self, task: Task, current: Current, rows: list[Unfolded]) -> Current | None:
-        """Add batches to the snapshot; None if the snapshot was not the newest."""
-        state, period = current.state, current.head.period
+    def _open(self, task: Task, head: Head, payload: bytes | None) -> State | None:
+        """The state that was stored; where it consists of reports, they are read as far as they are not known.
+
+        None if it was stored as older versions did, together with its reports: now it is not any more.
+        """
+        nothing = task.mechanism.empty(task.keys)
+        state = nothing if payload is None else open_state(task, payload)
+        width = nothing.reports.shape[1]
+        if not width:
+            return state
+        if len(state.reports):
+            self._split(task, head, state)
+            return None
+        rows = self._rows.get(task.digest)
+        if rows is None or rows.epoch != head.epoch:
+            rows = self._rows[task.digest] = Rows(width, head.epoch)
+        for part in self._store.reports_after(task.digest.hex(), rows.count):
+            rows.add(part)
+        if rows.count < state.count:
+            raise Refused(f"{rows.count} reports are there, and the state counts {state.count}.")
+        return replace(state, reports=rows.first(state.count))
+
+    def _advance(self, task: Task, current: Current, lots: list[Unfolded]) -> Current | None:
+        """Add lots to the snapshot; None if the snapshot was not the newest.
+
+        A clock that was wrong for a while, ours when the batch came, must not stop the periods: what is of the future
+        belongs to the present.
+        """
+        now = period_now(task)
+        period = None if current.head.period is None else min(current.head.period, now)
+        sum_of = replace(current.state, reports=current.state.reports[:0])
+        parts: list[Bytes] = []
+        kept: list[Lot] = []
         arrived: dict[int, int] = {}
         closed: dict[int, bytes] = {}
-        most_states = min(_MOST_STATES, _HISTORY_BYTES // (state.totals.nbytes + state.reports.nbytes + 1))
-        for received, group in groupby(rows, key=lambda row: row.received):
+        most_states = min(_MOST_STATES, _HISTORY_BYTES // (sum_of.totals.nbytes + 1))
+        for received, group in groupby(lots, key=lambda found: min(found.lot.period, now)):
             if period is not None and received > period and most_states:
-                closed[period] = zlib.compress(state.to_bytes(), 1)
-            before = state.count
+                closed[period] = zlib.compress(sum_of.to_bytes(), 1)
+            mine = [found.lot for found in group]
             try:
-                state = aggregate(task, b"".join(row.payload for row in group), state)
+                part = _sum(task, b"".join(lot.payload for lot in mine))
             except Refused as problem:
                 raise Damaged(
                     f"A stored batch of task {task.name!r} is damaged ({problem}): restore the store from a backup."
                 ) from None
-            arrived[received] = state.count - before
+            sum_of = sum_of.merge(replace(part, reports=part.reports[:0]))
+            arrived[received] = arrived.get(received, 0) + part.count
             period = received if period is None else max(period, received)
-        head = Head(current.head.version + 1, state.count, period)
-        sealed = Envelope(STATE, task.code, task.digest, state.count, b"", state.to_bytes()).seal()
+            parts.append(part.reports)
+            if task.keep_reports:
+                kept += [replace(lot, period=received) for lot in mine]
+            elif part.reports.shape[1]:
+                kept.append(_untold(received, sort_rows(part.reports)))
+        head = replace(current.head, version=current.head.version + 1, count=sum_of.count, period=period)
         done = self._store.advance(
             task.digest.hex(),
             current.head,
             head,
-            sealed,
-            folded=rows,
-            keep_reports=task.keep_reports,
+            _sealed(task, sum_of),
+            folded=lots,
+            kept=kept,
             arrived=arrived,
             closed=closed,
             most_states=most_states,
         )
-        return replace(current, head=head, state=state) if done else None
+        if not done:
+            return None
+        if (rows := self._rows.get(task.digest)) is not None:
+            for reports in parts:
+                rows.add(reports)
+            sum_of = replace(sum_of, reports=rows.first(sum_of.count))
+        return Current(head, sum_of)
+
+    def _split(self, task: Task, head: Head, state: State) -> None:
+        """Put the reports of a state into segments, unless they are there because they are kept, and store the rest."""
+        step, reports = max(SEGMENT // state.reports.shape[1], 1), state.reports
+        starts = [] if task.keep_reports else range(0, len(reports), step)
+        kept = [_untold(head.period or 0, reports[start : start + step]) for start in starts]
+        self._store.advance(
+            task.digest.hex(),
+            head,
+            replace(head, version=head.version + 1),
+            _sealed(task, replace(state, reports=state.reports[:0])),
+            folded=(),
+            kept=kept,
+            arrived={},
+            closed={},
+            most_states=_MOST_STATES,
+        )
 
     # In the background
 
@@ -179,10 +255,36 @@ class Folder:
 
 
 def open_state(task: Task, data: bytes) -> State:
-    """The state in stored bytes, or `Refused` if anything about them is off."""
+    """The state in stored bytes, or `Refused` if anything about them is off; see `loaded` for reports."""
     envelope = unseal(data, "the stored state", STATE)
     check_header(envelope, task, "the stored state")
-    state = task.mechanism.empty(task.keys).load(bytes(envelope.payload))
+    state = loaded(task.mechanism.empty(task.keys), bytes(envelope.payload))
     if state.count != envelope.count:
         raise Refused(f"The stored state says it sums up {envelope.count} reports, but holds {state.count}.")
     return state
+
+
+def _sum(task: Task, reports: bytes) -> State:
+    """The state of some reports, piece by piece: a report of 40 bytes may have 300 numbers of 8."""
+    layout, size = task.mechanism.layout, task.mechanism.empty(task.keys).totals.size
+    step = layout.width * max(1, max(_NUMBERS, size) // len(layout.fields))
+    total = aggregate(task, reports[:step])
+    for start in range(step, len(reports), step):
+        merge_into(total, aggregate(task, reports[start : start + step]))
+    return total
+
+
+def loaded(nothing: State, payload: bytes) -> State:
+    """The state in bytes; reports that belong to it are elsewhere, the first `count` of the task's."""
+    if nothing.reports.shape[1] and len(payload) == len(nothing.to_bytes()):
+        return replace(nothing.load(bytes(8) + payload[8:]), count=int.from_bytes(payload[:8], "little"))
+    return nothing.load(payload)
+
+
+def _sealed(task: Task, state: State) -> bytes:
+    return Envelope(STATE, task.code, task.digest, state.count, b"", state.to_bytes()).seal()
+
+
+def _untold(period: int, reports: Bytes) -> Lot:
+    """Reports of which nobody is to know in which batches they came."""
+    return Lot(period, len(reports), b"", b"", reports.tobytes())

@@ -1,38 +1,43 @@
-"""The store: a log of batches and a snapshot of their sum, on SQLite or PostgreSQL.
+"""The store: a log of what has arrived, the reports that are kept, and a snapshot of their sum.
 
-Two promises hold whatever happens to the process:
+On SQLite or PostgreSQL. Two promises hold whatever happens to the process:
 
 - A batch that `append` has returned is on disk (SQLite: WAL with synchronous=FULL; PostgreSQL: its commit), once,
-  whatever its sender retries: (task, batch id) is unique.
-- A batch is in the snapshot exactly if it is marked as folded, because `advance` changes both in one transaction
-  and only if nobody else changed the snapshot in between (its version). Sequence numbers prove nothing:
-  on PostgreSQL a lower number may be committed later.
+  whatever its sender retries: its id is unique within the task.
+- A report is either in the log or in the snapshot, because `advance` takes it out of one and into the other in one
+  transaction, and only if nobody else changed the snapshot in between (its version). Sequence numbers prove
+  nothing: on PostgreSQL a lower number may be committed later.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import sqlalchemy as sql
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
-from hubbub.collect.database import batches, history, meta, open_engine, rejects, states
-from hubbub.collect.migrations import migrate
-from hubbub.primitives.errors import Refused
+from hubbub.collect.database import crowds, history, ids, log, rejects, segments, states, tasks
+from hubbub.collect.segments import (
+    Lot,
+    Named,
+    after,
+    batches_after,
+    day_of,
+    extend,
+    in_parts,
+    lot_in,
+    name_of,
+)
+from hubbub.collect.transactions import Database
+from hubbub.collect.transactions import Unavailable as Unavailable
 
-#: As the partial index says it, to the letter: SQLite does not see that folded = 0 means the same.
-_UNFOLDED = sql.text("NOT folded")
-#: Batches that are marked in one statement; databases limit its parameters.
-_MOST_ROWS = 10_000
-
-
-class Unavailable(Exception):
-    """The store cannot do its work now (full, locked, gone); nothing was changed, trying again later may help."""
+#: Lots that are folded at a time; databases limit the parameters of a statement.
+_MOST_LOTS = 10_000
+#: Bytes of a body's digest that are kept with its id.
+_BODY = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,180 +47,204 @@ class Batch:
     task: str
     id: str
     count: int
-    payload: bytes
+    payload: bytes | memoryview
     checksum: bytes
     received: int
     crowd: int | None = None
-    rejects: dict[str, int] = field(default_factory=dict)
+    rejects: Mapping[str, int] = field(default_factory=dict)
 
 
-#: What became of a batch: written now, already there, or its id is taken by other reports.
-Outcome = Literal["stored", "repeated", "conflict"]
+#: What became of a batch: written now, already there, its id is taken by other reports, or so old that nobody knows.
+Outcome = Literal["stored", "repeated", "conflict", "expired"]
+#: A batch's id as it is kept: number of the task, day if the id begins with one, digest.
+_Id = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True)
 class Head:
-    """The newest snapshot of a task, without its bytes. Version 0: there is none yet."""
+    """The newest snapshot of a task, without its bytes. Version 0: there is none yet.
+
+    `epoch` counts how often it was made again from the reports.
+    """
 
     version: int
     count: int
     period: int | None
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
 class Unfolded:
-    """A batch of the log that is not in the snapshot."""
+    """Batches of the log, which are not in the snapshot."""
 
     seq: int
-    received: int
-    payload: bytes
+    lot: Lot
 
 
-class Store:
-    """One database, opened and brought to the newest version of its tables."""
-
-    def __init__(self, url: str, create: bool = True) -> None:
-        self.engine = open_engine(url, create)
-        self.embedded = self.engine.dialect.name == "sqlite"
-        self._insert: Any = sqlite.insert if self.embedded else postgresql.insert
-        self._append = (
-            self._insert(batches).on_conflict_do_nothing().returning(batches.c.task, batches.c.batch)
-        )
-        try:
-            with self.writing() as connection:
-                migrate(connection)
-        except BaseException as problem:
-            self.close()
-            if isinstance(problem, Unavailable):
-                raise Refused(f"The store {self.engine.url!r} cannot be opened: {problem}.") from None
-            raise
-
-    def close(self) -> None:
-        """Give all connections back."""
-        self.engine.dispose()
-
-    @contextmanager
-    def writing(self) -> Iterator[sql.Connection]:
-        """A transaction that may change things: committed at the end, undone on any error."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
-
-    @contextmanager
-    def reading(self) -> Iterator[sql.Connection]:
-        """A transaction that changes nothing."""
-        with self._transaction("BEGIN") as connection:
-            yield connection
-
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sql.Connection]:
-        try:
-            with (
-                self.engine.connect().execution_options(hubbub_begin=begin) as connection,
-                connection.begin(),
-            ):
-                yield connection
-        except (IntegrityError, ProgrammingError, DataError):
-            raise  # a mistake of ours, not the database's trouble
-        except (DBAPIError, TimeoutError) as problem:
-            cause = getattr(problem, "orig", None) or problem
-            raise Unavailable(str(cause).splitlines()[0] if str(cause) else type(cause).__name__) from problem
+class Store(Database):
+    """What has arrived, what is kept of it, and what it adds up to."""
 
     # The log
 
     def append(self, group: Sequence[Batch]) -> list[Outcome]:
         """Write batches in one transaction; on return they are on disk.
 
-        Batches are written in the order of their ids, so that two processes which write the same ones wait for
-        each other and never in a circle. Reject counters change together with the batch that they belong to.
+        Ids are written in their order, so that two processes which write the same ones wait for each other and
+        never in a circle. Counters change together with the batches that they belong to.
         """
-        first: dict[tuple[str, str], Batch] = {}
-        for batch in group:
-            first.setdefault((batch.task, batch.id), batch)
-        rows = [_row(first[key]) for key in sorted(first)]
         with self.writing() as connection:
-            fresh = {(task, batch) for task, batch in connection.execute(self._append, rows)}
-            known: dict[tuple[str, str], bytes | None] = {key: first[key].checksum for key in fresh}
-            for task, name in first.keys() - fresh:
-                place = (batches.c.task == task) & (batches.c.batch == name)
-                known[task, name] = connection.execute(sql.select(batches.c.checksum).where(place)).scalar()
-            refused: Counter[tuple[str, str]] = Counter()
-            for key in fresh:
-                for reason, count in first[key].rejects.items():
-                    refused[key[0], reason] += count
-            for (task, reason), count in sorted(refused.items()):
-                connection.execute(self._add_rejects(task, reason, count))
+            self.check_generation(connection)
+            known = self._tasks(connection, {batch.task for batch in group})
+            names: list[_Id] = [(known[each.task][0], day_of(each.id), name_of(each.id)) for each in group]
+            first: dict[_Id, Batch] = {}
+            for name, batch in zip(names, group, strict=True):
+                first.setdefault(name, batch)
+            expired = {name for name in first if 0 < name[1] < known[first[name].task][1]}
+            fresh = self._note_ids(connection, first, sorted(first.keys() - expired))
+            bodies = {name: first[name].checksum[:_BODY] for name in fresh}
+            for name in first.keys() - expired - fresh:
+                place = (ids.c.task == name[0]) & (ids.c.day == name[1]) & (ids.c.name == name[2])
+                bodies[name] = bytes(connection.execute(sql.select(ids.c.body).where(place)).scalar_one())
+            self._write_lots(connection, [(name, first[name]) for name in sorted(fresh)])
+        self.look()  # before anything of this is acknowledged
         outcomes: list[Outcome] = []
-        for batch in group:
-            key = (batch.task, batch.id)
-            if key in fresh:
-                fresh.remove(key)
+        for name, batch in zip(names, group, strict=True):
+            if name in expired:
+                outcomes.append("expired")
+            elif name in fresh:
+                fresh.remove(name)
                 outcomes.append("stored")
-            else:
-                before = known[key]
-                same = before is None or bytes(before) == batch.checksum
+            else:  # of batches that an old version forgot, the body is not known
+                same = bodies[name] in (b"", batch.checksum[:_BODY])
                 outcomes.append("repeated" if same else "conflict")
         return outcomes
 
-    def _add_rejects(self, task: str, reason: str, count: int) -> Any:
-        insert = self._insert(rejects).values(task=task, reason=reason, count=count)
-        more = {"count": rejects.c.count + insert.excluded.count}
-        return insert.on_conflict_do_update(index_elements=["task", "reason"], set_=more)
+    def _tasks(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
+        """Number and watermark of tasks; nobody moves a watermark until this transaction ends."""
+        query = sql.select(tasks.c.digest, tasks.c.id, tasks.c.watermark).where(tasks.c.digest.in_(wanted))
+        locked = query.order_by(tasks.c.id).with_for_update(read=True)
+        known = {digest: (number, mark) for digest, number, mark in connection.execute(locked)}
+        if len(known) < len(wanted):
+            rows = [
+                {"digest": digest, "watermark": 0, "purged": 0} for digest in sorted(wanted - known.keys())
+            ]
+            connection.execute(self.insert(tasks).on_conflict_do_nothing(), rows)
+            known = {digest: (number, mark) for digest, number, mark in connection.execute(locked)}
+        return known
+
+    def _note_ids(
+        self, connection: sql.Connection, batches: dict[_Id, Batch], names: Sequence[_Id]
+    ) -> set[_Id]:
+        """Write ids; those that were not there before."""
+        if not names:
+            return set()
+        mark = "?" if self.embedded else "%s"
+        places = ", ".join([f"({mark}, {mark}, {mark}, {mark})"] * len(names))
+        values = tuple(part for name in names for part in (*name, batches[name].checksum[:_BODY]))
+        statement = f"INSERT INTO ids (task, day, name, body) VALUES {places} ON CONFLICT DO NOTHING"
+        found = connection.exec_driver_sql(f"{statement} RETURNING task, day, name", values)
+        return {(task, day, bytes(name)) for task, day, name in found}
+
+    def _write_lots(self, connection: sql.Connection, batches: Sequence[tuple[_Id, Batch]]) -> None:
+        """Reports as one lot per task and period, and what is counted of their batches."""
+        lots: dict[tuple[str, int], list[Named]] = defaultdict(list)
+        refused: Counter[tuple[str, str]] = Counter()
+        mixed: dict[str, list[int]] = defaultdict(list)
+        for name, batch in batches:
+            if batch.count:
+                lots[batch.task, batch.received].append((name[2], batch.count, batch.payload))
+            for reason, count in batch.rejects.items():
+                refused[batch.task, reason] += count
+            if batch.crowd:
+                mixed[batch.task].append(batch.crowd)
+        rows = [
+            {"task": task, **Lot.of(period, part).row()}
+            for (task, period), own in sorted(lots.items())
+            for part in in_parts(own)
+        ]
+        if rows:
+            connection.execute(log.insert(), rows)
+        for (task, reason), count in sorted(refused.items()):
+            connection.execute(self._add(rejects, {"task": task, "reason": reason}, count=count))
+        for task, sizes in sorted(mixed.items()):
+            added = self.insert(crowds).values(task=task, smallest=min(sizes), reports=sum(sizes))
+            least = sql.func.min if self.embedded else sql.func.least
+            changed = {
+                "smallest": least(crowds.c.smallest, added.excluded.smallest),
+                "reports": crowds.c.reports + added.excluded.reports,
+            }
+            connection.execute(added.on_conflict_do_update(index_elements=["task"], set_=changed))
+
+    def _add(self, table: sql.Table, keys: dict[str, Any], **count: int) -> Any:
+        """Add to a counter, which begins at 0."""
+        insert = self.insert(table).values(**keys, **count)
+        more = {name: table.c[name] + insert.excluded[name] for name in count}
+        return insert.on_conflict_do_update(index_elements=list(keys), set_=more)
 
     def waiting(self, task: str) -> bool:
         """Whether any batch is not in the snapshot yet."""
-        query = sql.select(batches.c.seq).where(batches.c.task == task, _UNFOLDED).limit(1)
+        query = sql.select(log.c.seq).where(log.c.task == task).limit(1)
         with self.reading() as connection:
             return connection.execute(query).scalar() is not None
 
     def last(self) -> int:
-        """A number that no batch exceeds that has been acknowledged by now."""
+        """A number that no lot exceeds that has been acknowledged by now."""
         with self.reading() as connection:
-            return connection.execute(sql.select(sql.func.max(batches.c.seq))).scalar() or 0
+            return connection.execute(sql.select(sql.func.max(log.c.seq))).scalar() or 0
 
     def unfolded(self, task: str, last: int, most: int) -> list[Unfolded]:
-        """Batches up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes."""
+        """Lots up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes."""
         query = (
-            sql.select(batches.c.seq, batches.c.received, batches.c.payload)
-            .where(batches.c.task == task, batches.c.seq <= last, _UNFOLDED)
-            .order_by(batches.c.received, batches.c.seq)
+            log.select()
+            .where(log.c.task == task, log.c.seq <= last)
+            .order_by(log.c.period, log.c.seq)
             .execution_options(yield_per=100)
         )
         found: list[Unfolded] = []
         with self.reading() as connection, connection.execute(query) as rows:
-            for seq, received, payload in rows:
-                found.append(Unfolded(seq, received, bytes(payload)))
-                most -= len(payload)
-                if most <= 0 or len(found) == _MOST_ROWS:
+            for row in rows:
+                found.append(Unfolded(row.seq, lot_in(row, task)))
+                most -= len(row.payload)
+                if most <= 0 or len(found) == _MOST_LOTS:
                     break
         return found
 
+    # The reports
+
     def kept(self, task: str) -> Iterator[tuple[str, int, bytes]]:
-        """Batch id, time of arrival and reports of every batch whose reports are kept."""
-        after = -1
+        """Name, period and reports of every batch whose reports are kept, however many there are: each once."""
+        done = 0
         while True:
-            query = (
-                sql.select(batches.c.seq, batches.c.batch, batches.c.received, batches.c.payload)
-                .where((batches.c.task == task) & (batches.c.seq > after) & (batches.c.count > 0))
-                .where(batches.c.payload.is_not(None))
-                .order_by(batches.c.seq)
-                .limit(1000)
-            )
-            with self.reading() as connection:
-                rows = connection.execute(query).all()
-            if not rows:
+            with self.transaction("BEGIN", whole=True) as connection:
+                lots = after(connection, task, done)
+                # What is in no segment yet, and in none that was appended meanwhile.
+                rest = [] if lots else connection.execute(log.select().where(log.c.task == task)).all()
+            for name, period, payload, end in batches_after(lots, done):
+                done = end
+                yield name, period, payload
+            if not lots:
+                for row in rest:
+                    lot = lot_in(row, task)
+                    yield from ((name, lot.period, payload) for name, payload in lot.batches())
                 return
-            after = rows[-1].seq
-            for row in rows:
-                yield row.batch, row.received, bytes(row.payload)
+
+    def reports_after(self, task: str, number: int) -> Iterator[bytes]:
+        """The reports in a task's segments after the first `number`."""
+        while True:
+            with self.reading() as connection:
+                lots = after(connection, task, number)
+            if not lots:
+                return
+            for _, _, payload, end in batches_after(lots, number):
+                number = end
+                yield payload
 
     def crowds(self, task: str) -> tuple[int, int]:
         """Size of the smallest shuffled crowd (0: none came), and reports in all of them."""
-        query = sql.select(sql.func.min(batches.c.crowd), sql.func.sum(batches.c.count)).where(
-            (batches.c.task == task) & (batches.c.crowd > 0)
-        )
+        query = sql.select(crowds.c.smallest, crowds.c.reports).where(crowds.c.task == task)
         with self.reading() as connection:
-            smallest, reports = connection.execute(query).one()
-        return int(smallest or 0), int(reports or 0)
+            row = connection.execute(query).one_or_none()
+        return (0, 0) if row is None else (int(row.smallest), int(row.reports))
 
     def rejected(self, task: str) -> dict[str, int]:
         """Refused reports by reason."""
@@ -239,16 +268,9 @@ class Store:
             connection.execute(sql.text("SELECT pg_advisory_xact_lock(:place)"), {"place": place})
             yield
 
-    def head(self, task: str) -> Head:
-        """What the newest snapshot is."""
-        query = sql.select(states.c.version, states.c.count, states.c.period).where(states.c.task == task)
-        with self.reading() as connection:
-            row = connection.execute(query).one_or_none()
-        return Head(0, 0, None) if row is None else Head(*row)
-
     def snapshot(self, task: str) -> tuple[Head, bytes | None]:
         """The newest snapshot and its bytes."""
-        columns = (states.c.version, states.c.count, states.c.period, states.c.payload)
+        columns = (states.c.version, states.c.count, states.c.period, states.c.epoch, states.c.payload)
         with self.reading() as connection:
             row = connection.execute(sql.select(*columns).where(states.c.task == task)).one_or_none()
         if row is None:
@@ -256,13 +278,24 @@ class Store:
         *head, payload = row
         return Head(*head), None if payload is None else bytes(payload)
 
-    def agrees(self, task: str) -> bool:
-        """Whether the snapshot counts as many reports as the log says are in it."""
-        own = (batches.c.task == task) & batches.c.folded
-        marked = sql.select(sql.func.coalesce(sql.func.sum(batches.c.count), 0)).where(own).scalar_subquery()
-        counted = sql.select(states.c.count).where(states.c.task == task).scalar_subquery()
-        with self.reading() as connection:  # one statement, so that both are of one moment
-            return bool(connection.execute(sql.select(marked == sql.func.coalesce(counted, 0))).scalar())
+    def head(self, task: str) -> Head:
+        """What the newest snapshot is."""
+        query = sql.select(states.c.version, states.c.count, states.c.period, states.c.epoch)
+        with self.reading() as connection:
+            row = connection.execute(query.where(states.c.task == task)).one_or_none()
+        return Head(0, 0, None) if row is None else Head(*row)
+
+    def agrees(self, task: str, kept: bool) -> bool:
+        """Whether the snapshot counts as many reports as arrived, and as there are if they are kept."""
+        total = sql.select(states.c.count).where(states.c.task == task).scalar_subquery()
+        counted = sql.func.coalesce(total, 0)
+        arrived = _total(history.c.reports, history.c.task == task)
+        there = _total(segments.c.count, segments.c.task == task) + _total(
+            tasks.c.purged, tasks.c.digest == task
+        )
+        with self.reading() as connection:  # one statement, so that all are of one moment
+            found = connection.execute(sql.select(counted, arrived, there)).one()
+        return found[0] == found[1] and (not kept or found[0] == found[2])
 
     def advance(
         self,
@@ -272,15 +305,16 @@ class Store:
         payload: bytes,
         *,
         folded: Sequence[Unfolded],
-        keep_reports: bool,
+        kept: Sequence[Lot],
         arrived: dict[int, int],
         closed: dict[int, bytes],
         most_states: int,
     ) -> bool:
-        """Replace snapshot `old` by `new` and mark its batches, or do nothing because `old` is not the newest.
+        """Replace snapshot `old` by `new`, with what it takes from the log, or do nothing if `old` is not the newest.
 
-        `folded` are the batches that are in it now, `arrived` counts their reports by period, `closed` has compressed
-        states of periods that ended.
+        `folded` are the lots that are in it now, `kept` what stays of their reports, `arrived` counts their reports by
+        period, `closed` has compressed states of periods that ended. Periods after the new one's are a mistake of
+        some clock: what they count is counted in the new one.
         """
         with self.writing() as connection:
             row = {"version": new.version, "count": new.count, "period": new.period, "payload": payload}
@@ -288,17 +322,20 @@ class Store:
                 newest = (states.c.task == task) & (states.c.version == old.version)
                 change: Any = states.update().where(newest).values(**row)
             else:
-                change = self._insert(states).values(task=task, **row).on_conflict_do_nothing()
+                change = self.insert(states).values(task=task, epoch=0, **row).on_conflict_do_nothing()
             if connection.execute(change.returning(states.c.version)).scalar() is None:
                 return False
-            dropped = {} if keep_reports else {"payload": None, "checksum": None}
-            places = [batch.seq for batch in folded]
-            mark = batches.update().where(batches.c.seq.in_(places)).values(folded=True, **dropped)
-            assert connection.execute(mark).rowcount == len(places)
+            places = [lot.seq for lot in folded]
+            assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
+            for lot in kept:
+                extend(connection, task, lot)
             for period, reports in sorted(arrived.items()):
-                insert = self._insert(history).values(task=task, period=period, reports=reports)
-                more = {"reports": history.c.reports + insert.excluded.reports}
-                connection.execute(insert.on_conflict_do_update(index_elements=["task", "period"], set_=more))
+                connection.execute(self._add(history, {"task": task, "period": period}, reports=reports))
+            if new.period is not None and (old.period or 0) > new.period:
+                mistaken = (history.c.task == task) & (history.c.period > new.period)
+                moved = connection.execute(sql.select(_total(history.c.reports, mistaken))).scalar_one()
+                connection.execute(history.delete().where(mistaken))
+                connection.execute(self._add(history, {"task": task, "period": new.period}, reports=moved))
             for period, state in closed.items():
                 place = (history.c.task == task) & (history.c.period == period)
                 connection.execute(history.update().where(place).values(state=state))
@@ -307,16 +344,21 @@ class Store:
         return True
 
     def start_over(self, task: str) -> bool:
-        """Forget the snapshot, so that it is made again from the log; only if the log has all reports."""
-        own = batches.c.task == task
-        lost = sql.select(sql.exists().where(own & (batches.c.count > 0) & batches.c.payload.is_(None)))
+        """Forget the snapshot, so that it is made again from the reports; only if all of them are there."""
+        own = segments.c.task == task
+        arrived = _total(history.c.reports, history.c.task == task)
         with self.writing() as connection:
-            if connection.execute(lost).scalar():
+            there, wanted = connection.execute(sql.select(_total(segments.c.count, own), arrived)).one()
+            if there < wanted:
                 return False
-            connection.execute(batches.update().where(own).values(folded=False))
+            columns = ("task", "period", "count", "names", "sizes", "payload", "checksum")
+            again = sql.select(*(segments.c[name] for name in columns)).where(own)
+            connection.execute(log.insert().from_select(columns, again))
+            connection.execute(segments.delete().where(own))
             connection.execute(history.delete().where(history.c.task == task))
             blank = {"version": states.c.version + 1, "count": 0, "period": None, "payload": None}
-            connection.execute(states.update().where(states.c.task == task).values(**blank))
+            fresh = states.update().where(states.c.task == task).values(**blank, epoch=states.c.epoch + 1)
+            connection.execute(fresh)
         return True
 
     def periods(self, task: str, most: int) -> list[tuple[int, int]]:
@@ -339,32 +381,9 @@ class Store:
             found = connection.execute(sql.select(history.c.state).where(place)).scalar()
         return None if found is None else bytes(found)
 
-    # Small things
 
-    def fact(self, name: str, value: bytes) -> bytes:
-        """A value that is stored once and for all: the first one given under this name."""
-        with self.writing() as connection:
-            connection.execute(self._insert(meta).values(name=name, value=value).on_conflict_do_nothing())
-            return bytes(connection.execute(sql.select(meta.c.value).where(meta.c.name == name)).scalar_one())
-
-    def ping(self) -> None:
-        """Raise `Unavailable` if the store does not answer."""
-        with self.reading() as connection:
-            connection.execute(sql.select(meta.c.name).limit(1))
-
-
-def _row(batch: Batch) -> dict[str, Any]:
-    return {
-        "task": batch.task,
-        "batch": batch.id,
-        "count": batch.count,
-        "rejected": sum(batch.rejects.values()),
-        "received": batch.received,
-        "crowd": batch.crowd,
-        "folded": not batch.count,
-        "checksum": batch.checksum,
-        "payload": batch.payload,
-    }
+def _total(column: Any, condition: Any) -> Any:
+    return sql.select(sql.func.coalesce(sql.func.sum(column), 0)).where(condition).scalar_subquery()
 
 
 def _thin(connection: sql.Connection, task: str, most: int) -> None:

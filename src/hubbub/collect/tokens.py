@@ -2,13 +2,13 @@
 
 A token is 32 random bytes of the operating system with its role in front; the store keeps its SHA-256 only. So
 much entropy cannot be guessed, which is why a plain hash is enough, and what leaks from the store opens nothing.
-Candidates are compared in constant time.
+A token is looked up by its digest. How long that takes may tell something of digests, but nobody can make
+tokens whose digests come closer and closer to another's.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 import time
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import sqlalchemy as sql
 
-from hubbub.collect.database import table
+from hubbub.collect.database import meta, table
 from hubbub.collect.store import Store
 from hubbub.primitives.errors import Refused
 
@@ -60,14 +60,26 @@ class Tokens:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: list[tuple[int, Role, bytes]] = []
+        self._known: dict[bytes, tuple[int, Role]] = {}
+        self._mark: bytes | None = b"none read yet"
         self.refresh()
 
     def refresh(self) -> None:
-        """Learn of new and revoked tokens."""
+        """Learn of new and revoked tokens, if there are any: they are read only when the store's mark has changed."""
         query = sql.select(tokens.c.id, tokens.c.role, tokens.c.digest).where(tokens.c.revoked.is_(None))
         with self._store.reading() as connection:
-            self._known = [(row.id, row.role, bytes(row.digest)) for row in connection.execute(query)]
+            mark = _mark(connection)  # first, so that what comes in between is read again
+            if mark != self._mark:
+                rows = connection.execute(query)
+                self._known = {bytes(row.digest): (row.id, row.role) for row in rows}
+                self._mark = mark
+
+    def _change_mark(self, connection: sql.Connection) -> bytes:
+        """Let everybody else read the tokens again."""
+        fresh = secrets.token_bytes(8)
+        insert = self._store.insert(meta).values(name="tokens", value=fresh)
+        connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_={"value": fresh}))
+        return fresh
 
     def new(self, role: Role, label: str = "") -> str:
         """A fresh token. This is the only time that it can be seen."""
@@ -76,8 +88,14 @@ class Tokens:
         token = f"hub_{role}_{secrets.token_urlsafe(32)}"
         row = {"role": role, "digest": _digest(token), "label": label, "created": int(time.time())}
         with self._store.writing() as connection:
-            connection.execute(tokens.insert().values(**row))
-        self.refresh()
+            before = _mark(connection, locked=True)
+            number = connection.execute(tokens.insert().values(**row).returning(tokens.c.id)).scalar_one()
+            mark = self._change_mark(connection)
+        if before is not None and before == self._mark:  # all others are known
+            self._known[_digest(token)] = (number, role)
+            self._mark = mark
+        else:
+            self.refresh()
         return token
 
     def all(self) -> list[TokenFacts]:
@@ -98,6 +116,7 @@ class Tokens:
             ):
                 raise Refused(f"There is no valid token number {number}; see hubbub token list.")
             connection.execute(sessions.delete().where(sessions.c.token == number))
+            self._change_mark(connection)
         self.refresh()
 
     def role_of(self, token: str) -> Role | None:
@@ -106,12 +125,7 @@ class Tokens:
         return found[1] if found else None
 
     def _find(self, token: str) -> tuple[int, Role] | None:
-        digest = _digest(token)
-        found = None
-        for number, role, known in self._known:
-            if hmac.compare_digest(digest, known):
-                found = (number, role)
-        return found
+        return self._known.get(_digest(token))
 
     # Browsers
 
@@ -143,6 +157,12 @@ class Tokens:
         """End a session."""
         with self._store.writing() as connection:
             connection.execute(sessions.delete().where(sessions.c.digest == _digest(secret)))
+
+
+def _mark(connection: sql.Connection, locked: bool = False) -> bytes | None:
+    query = sql.select(meta.c.value).where(meta.c.name == "tokens")
+    found = connection.execute(query.with_for_update() if locked else query).scalar()
+    return None if found is None else bytes(found)
 
 
 def _digest(secret: str) -> bytes:

@@ -45,7 +45,7 @@ def _same_origin(request: Request) -> None:
 def tasks(request: Request) -> HTMLResponse:
     """All tasks."""
     service = request.app.state.service
-    return HTMLResponse(render("tasks.html", tasks=[service.overview(task) for task in service.tasks()]))
+    return HTMLResponse(render("tasks.html", tasks=service.overviews()))
 
 
 @router.get("/tasks/{digest}", dependencies=[Depends(_reader)])

@@ -1,0 +1,216 @@
+"""Reports on disk, many batches to a row.
+
+Reports are kept one batch after another in lots. What has just arrived waits in the log, a lot for every commit;
+once it is in the state, it is appended to the task's segments, each of one period and about `SEGMENT` bytes. A segment
+that is full is never written again, so adding a report costs the same however many there are.
+
+Of a batch's id a digest of 12 bytes is kept: it tells batches apart (a million million of them share one with
+probability 1e-5), and what the sender wrote into its id is nowhere on disk.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sql
+from numpy.typing import NDArray
+
+from hubbub.collect.database import segments
+from hubbub.primitives.arrays import Bytes
+
+#: Bytes of reports from which on a segment is full.
+SEGMENT = 1 << 18
+#: Segments that are read at a time.
+_AT_ONCE = 8
+#: Bytes of reports from which on a lot is large enough.
+_LARGEST_LOT = 1 << 20
+#: Bytes of a batch's name.
+_NAME = 12
+#: The day before the first one that an id may begin with.
+_FIRST_DAY = datetime.date(2000, 1, 1)
+
+
+#: A batch: name, number of reports, reports.
+Named = tuple[bytes, int, bytes | memoryview]
+
+
+class Damaged(Exception):
+    """What is stored of a task cannot be trusted and cannot be made again."""
+
+
+def name_of(batch: str) -> bytes:
+    """What is kept of a batch's id."""
+    return hashlib.blake2b(batch.encode(), digest_size=_NAME).digest()
+
+
+def day_of(batch: str) -> int:
+    """The day on which a batch was made, if its id begins with it (20261116-...), otherwise 0.
+
+    Such ids can be forgotten one day (`hubbub store purge`), because batches of that day are refused from then on.
+    """
+    return _day(batch[:9])
+
+
+@lru_cache(1000)
+def _day(begin: str) -> int:
+    if len(begin) != 9 or begin[8] != "-" or not begin[:8].isdecimal() or not begin.isascii():
+        return 0
+    try:
+        return max((datetime.date.fromisoformat(begin[:8]) - _FIRST_DAY).days, 0)
+    except ValueError:
+        return 0
+
+
+def day_number(date: datetime.date) -> int:
+    """A date as `day_of` counts days."""
+    return (date - _FIRST_DAY).days
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """Reports of one period. `names` and `sizes` tell its batches apart, and are empty where that is not kept."""
+
+    period: int
+    count: int
+    names: bytes
+    sizes: bytes
+    payload: bytes
+
+    @classmethod
+    def of(cls, period: int, batches: Sequence[Named]) -> Lot:
+        """Batches that arrived in one period."""
+        names, sizes, payloads = zip(*batches, strict=True)
+        return cls(period, sum(sizes), b"".join(names), _pack_sizes(sizes), b"".join(payloads))
+
+    def followed_by(self, other: Lot) -> Lot:
+        """Both, one after the other."""
+        return Lot(
+            self.period,
+            self.count + other.count,
+            self.names + other.names,
+            _pack_sizes(np.concatenate([_sizes_in(self.sizes), _sizes_in(other.sizes)])),
+            self.payload + other.payload,
+        )
+
+    def checksum(self) -> bytes:
+        """Of everything in it: whatever was changed on disk is noticed."""
+        check = hashlib.blake2b(digest_size=16)
+        for part in (f"{self.period} {self.count}".encode(), self.names, self.sizes, self.payload):
+            check.update(len(part).to_bytes(8, "little"))
+            check.update(part)
+        return check.digest()
+
+    def batches(self) -> list[tuple[str, bytes]]:
+        """Name and reports of every batch; all together as one where they are not told apart."""
+        width = len(self.payload) // max(self.count, 1)
+        sizes = _sizes_in(self.sizes).tolist() or [self.count]
+        ends = [width * end for end in accumulate(sizes)]
+        starts = [0, *ends[:-1]]
+        names = [self.names[at : at + _NAME].hex() for at in range(0, len(self.names), _NAME)] or [""]
+        return [(name, self.payload[start:end]) for name, start, end in zip(names, starts, ends, strict=True)]
+
+    def row(self) -> dict[str, Any]:
+        """As a row of `log` or `segments`."""
+        parts = {"names": self.names, "sizes": self.sizes, "payload": self.payload}
+        return {"period": self.period, "count": self.count, **parts, "checksum": self.checksum()}
+
+
+def in_parts(batches: Sequence[Named]) -> Iterator[Sequence[Named]]:
+    """The same batches, in lots that are not too large to be read at a time."""
+    begin = size = 0
+    for place, (_, _, payload) in enumerate(batches, 1):
+        size += len(payload)
+        if size >= _LARGEST_LOT or place == len(batches):
+            yield batches[begin:place]
+            begin, size = place, 0
+
+
+def _pack_sizes(sizes: Sequence[int] | NDArray[np.uint32]) -> bytes:
+    return zlib.compress(np.asarray(sizes, dtype="<u4").tobytes(), 1) if len(sizes) else b""
+
+
+def _sizes_in(packed: bytes) -> NDArray[np.uint32]:
+    return np.frombuffer(zlib.decompress(packed) if packed else b"", dtype="<u4")
+
+
+def lot_in(row: Any, task: str) -> Lot:
+    """The lot in a row; `Damaged` if it is not the one that was written."""
+    lot = Lot(row.period, row.count, bytes(row.names), bytes(row.sizes), bytes(row.payload))
+    if lot.checksum() != bytes(row.checksum):
+        raise Damaged(f"Stored reports of task {task} are damaged: restore the store from a backup.")
+    return lot
+
+
+def extend(connection: sql.Connection, task: str, lot: Lot) -> None:
+    """Append reports to a task's segments: to the last one while it is not full and of the same period."""
+    mine = segments.c.task == task
+    size = sql.func.length(segments.c.payload)
+    query = sql.select(segments.c.first, segments.c.count, segments.c.period, size).where(mine)
+    last = connection.execute(query.order_by(segments.c.first.desc()).limit(1)).one_or_none()
+    if last is not None and last.period == lot.period and last[3] < SEGMENT:
+        place = mine & (segments.c.first == last.first)
+        longer = lot_in(connection.execute(segments.select().where(place)).one(), task).followed_by(lot)
+        connection.execute(segments.update().where(place).values(**longer.row()))
+    else:
+        first = 0 if last is None else last.first + last.count
+        connection.execute(segments.insert().values(task=task, first=first, **lot.row()))
+
+
+def after(connection: sql.Connection, task: str, number: int) -> list[tuple[int, Lot]]:
+    """The next segments that hold reports after the first `number`, each with the number of its first report."""
+    mine = segments.c.task == task
+    begin = sql.select(sql.func.max(segments.c.first)).where(mine & (segments.c.first <= number))
+    from_there = segments.c.first >= sql.func.coalesce(begin.scalar_subquery(), 0)
+    query = segments.select().where(mine & from_there).order_by(segments.c.first).limit(_AT_ONCE)
+    found: list[tuple[int, Lot]] = []
+    size = 0
+    for row in connection.execute(query):
+        if found and size + len(row.payload) > _LARGEST_LOT:
+            break
+        if row.first + row.count > number:
+            found.append((row.first, lot_in(row, task)))
+            size += len(row.payload)
+    return found
+
+
+def batches_after(lots: Sequence[tuple[int, Lot]], number: int) -> Iterator[tuple[str, int, bytes, int]]:
+    """Name, period and reports of the batches that begin at report `number` or later, and where each ends."""
+    for first, lot in lots:
+        at, width = first, len(lot.payload) // lot.count
+        for name, payload in lot.batches():
+            begin, at = at, at + len(payload) // width
+            if at > number:  # only lots whose batches are not told apart may begin before
+                rest = payload[max(number - begin, 0) * width :]
+                yield name, lot.period, rest, at
+
+
+class Rows:
+    """Reports in memory, in the order of the segments. Whoever was given some may keep them: they never change."""
+
+    def __init__(self, width: int, epoch: int) -> None:
+        self.epoch, self.count = epoch, 0
+        self._room: Bytes = np.empty((1024, width), dtype=np.uint8)
+
+    def add(self, reports: bytes | Bytes) -> None:
+        """Append reports; the room doubles when it is full, so each report is moved a few times at most."""
+        rows = np.frombuffer(reports, dtype=np.uint8) if isinstance(reports, bytes) else reports
+        rows = rows.reshape(-1, self._room.shape[1])
+        if self.count + len(rows) > len(self._room):
+            larger = np.empty((2 * (self.count + len(rows)), self._room.shape[1]), dtype=np.uint8)
+            larger[: self.count] = self._room[: self.count]
+            self._room = larger
+        self._room[self.count : self.count + len(rows)] = rows
+        self.count += len(rows)
+
+    def first(self, count: int) -> Bytes:
+        """The first `count` reports."""
+        found: Bytes = self._room[:count]
+        return found

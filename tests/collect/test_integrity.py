@@ -1,0 +1,158 @@
+"""A store that is lost or damaged under a running service: nothing is acknowledged that would not be there later."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sql
+from collecting import Collector, collected_task, collecting, eventually, some_reports
+
+from helpers import refused
+from hubbub.collect.api import create_app
+from hubbub.collect.database import meta, states
+from hubbub.collect.store import Store, Unavailable
+
+TASK = collected_task()
+
+
+def refuses(collector: Collector) -> None:
+    """Uploads and readiness are answered 503, now and from now on."""
+    for number in range(2):
+        answer = collector.send(some_reports(TASK, 2), f"after-{number}")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+    assert collector.get("/readyz").status == 503
+    assert collector.get("/healthz").status == 200
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def exchange(path: Path) -> None:
+    shutil.copy(path, path.with_suffix(".copy"))
+    os.replace(path.with_suffix(".copy"), path)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
+
+
+def blank(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("harm", "file"),
+    [
+        (remove, "s.db"),
+        (exchange, "s.db"),
+        (cut, "s.db"),
+        (blank, "s.db"),
+        (remove, "s.db-wal"),
+        (exchange, "s.db-wal"),
+        (blank, "s.db-wal"),
+    ],
+)
+def test_a_store_that_is_harmed_acknowledges_nothing(
+    tmp_path: Path, harm: Callable[[Path], None], file: str
+) -> None:
+    """Removed, replaced, cut short or overwritten while the service runs: SQLite itself would go on writing."""
+    with collecting(f"sqlite:///{tmp_path}/s.db", fold_every=60, check_every=0.05) as collector:
+        assert collector.send(some_reports(TASK, 2000), "before").status == 200
+        with collector.service.store.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA wal_checkpoint")
+        assert collector.send(some_reports(TASK, 10), "more").status == 200
+        harm(tmp_path / file)
+        if harm is blank and file == "s.db":  # of the same size and the same file: only its pages tell
+            eventually(lambda: collector.service.store.damage != "")
+        refuses(collector)
+
+
+def test_ordinary_life_is_no_damage(tmp_path: Path) -> None:
+    """Other programs read, checkpoint, vacuum and back up while the service runs."""
+    with collecting(f"sqlite:///{tmp_path}/s.db", check_every=0.05) as collector:
+        for number in range(8):
+            assert collector.send(some_reports(TASK, 5000), f"b{number}").status == 200
+            other = sqlite3.connect(tmp_path / "s.db", isolation_level=None, timeout=10)
+            if number == 3:  # something to vacuum
+                other.execute("CREATE TABLE other AS SELECT randomblob(1000000) AS bytes")
+                other.execute("DROP TABLE other")
+            statement = ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA quick_check")[number % 3]
+            other.execute(statement).fetchall()
+            other.close()
+        collector.service.store.look_closely()
+        assert collector.get("/readyz").json == {"status": "ready"}
+        assert collector.reports == 40_000
+
+
+def test_damage_is_noticed_at_the_start(tmp_path: Path) -> None:
+    with collecting(f"sqlite:///{tmp_path}/s.db") as collector:
+        collector.send(some_reports(TASK, 20_000), "one")
+        assert collector.reports == 20_000
+    file = tmp_path / "s.db"
+    pages = bytearray(file.read_bytes())
+    with sqlite3.connect(file) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'history'").fetchone()
+    connection.close()
+    pages[(root - 1) * 4096 : root * 4096] = b"\xff" * 4096
+    file.write_bytes(pages)
+    store = Store(f"sqlite:///{file}")
+    with refused("cannot be used", "backup"):
+        create_app(store, [TASK])
+    store.close()
+
+
+def test_a_restored_store_is_another_one(store_url: str) -> None:
+    """What a process remembers is of one generation; it does not go on with the next, on either database."""
+    with collecting(store_url) as collector:
+        assert collector.send(some_reports(TASK, 5), "one").status == 200
+        other = Store(store_url)
+        with other.writing() as connection:
+            connection.execute(meta.update().where(meta.c.name == "generation").values(value=b"x" * 16))
+        other.close()
+        refuses(collector)
+    with collecting(store_url) as collector:
+        assert collector.send(some_reports(TASK, 5), "one-more").status == 200
+        assert collector.reports == 10
+
+
+def test_one_damaged_task_leaves_the_others_alone(store_url: str) -> None:
+    """It takes nothing and shows nothing, and says so; the other task is collected, listed and read."""
+    bad, good = collected_task(keep_reports=False), collected_task()
+    with collecting(store_url, bad, good) as collector:
+        for task in (bad, good):
+            collector.task, collector.path = task, f"/v1/tasks/{task.digest.hex()}"
+            assert collector.send(some_reports(task, 10), "one").status == 200
+            assert collector.reports == 10
+    store, mine = Store(store_url), states.c.task == bad.digest.hex()
+    with store.writing() as connection:
+        connection.execute(states.update().where(mine).values(payload=b"damaged"))
+    store.close()
+    with collecting(store_url, bad, good, fold_every=0.05) as collector:
+        eventually(lambda: bad.digest.hex() in collector.service.folder.damaged)
+        assert collector.send(some_reports(bad, 10), "two").status == 503
+        assert collector.get(collector.path).status == 503
+        assert collector.get("/readyz").json == {"status": "ready", "damaged": [bad.digest.hex()]}
+        first, second = collector.get("/v1/tasks").json["tasks"]
+        assert "backup" in first["damaged"]
+        assert second["reports"] == 10
+        assert collector.get("/").status == 200
+        collector.task, collector.path = good, f"/v1/tasks/{good.digest.hex()}"
+        assert collector.send(some_reports(good, 10), "two").status == 200
+        assert collector.reports == 20
+
+
+def test_a_damaged_store_is_still_read(tmp_path: Path) -> None:
+    """Nothing is written any more, but what can be read is."""
+    store = Store(f"sqlite:///{tmp_path}/s.db")
+    store.damage = "something is wrong"
+    with pytest.raises(Unavailable, match="wrong"):
+        store.fact("name", b"")
+    with store.reading() as connection:
+        assert connection.execute(sql.select(meta.c.name)).all()
+    store.close()
