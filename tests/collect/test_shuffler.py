@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from collecting import collected_task, collecting, some_reports
-from live import ask, bearer
+from live import ask, bearer, own_answer
 
 from helpers import contents, fits, python, refuse, refused, small_task, succeed, tilted
 from hubbub.checks.conformance import task_for
@@ -76,10 +76,12 @@ class Collector:
                 outer.received.set()
                 outer.answers.wait(20)
                 with suppress(OSError):  # the shuffler may have been killed meanwhile
+                    media, said = own_answer(outer.status, self.headers["Hubbub-Batch"])
                     self.send_response(outer.status)
-                    self.send_header("Content-Length", "2")
+                    self.send_header("Content-Type", media)
+                    self.send_header("Content-Length", str(len(said)))
                     self.end_headers()
-                    self.wfile.write(b"{}")
+                    self.wfile.write(said)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -342,7 +344,7 @@ def test_a_crowd_that_the_collector_cannot_open_does_not_block_the_next(
     collector.status = 422
     mixing.accept(TASK, b"".join(items(5)))
     assert mixing.step() == (True, 0.0)
-    assert "can open nothing of a crowd of 5 reports" in caplog.text
+    assert "refuses (422) a crowd of 5 reports" in caplog.text
     collector.status = 200
     good = items(6)
     mixing.accept(TASK, b"".join(good))
@@ -566,7 +568,7 @@ def test_wrong_settings_are_refused(mixer: Mixer, tmp_path: Path) -> None:
         shuffler(mixer, crowd=1)
     with refused("200,001", "164,482", "minimum_reports"):
         shuffler(mixer, task=TASK.model_copy(update={"minimum_reports": 200_001}))
-    for url in ("collector.example", "ftp://collector.example", "http://"):
+    for url in ("collector.example", "ftp://collector.example", "http://", "http://collector..example"):
         with refused("address"):
             shuffler(mixer, url)
     for path in (tmp_path, tmp_path / "shuffler.db"):  # a folder, and the store that somebody has open

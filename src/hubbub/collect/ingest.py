@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 import threading
 import time
 from collections import Counter, deque
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -32,11 +32,11 @@ from hubbub.collect.store import Batch, Outcome, Store, Unavailable
 from hubbub.collect.tokens import Role, Tokens, allows
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.delivery import BATCH_HEADER, batch_named
 from hubbub.protocol.files import REPORTS, check_header
 from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
 
-_BATCH_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 #: Batches that are written in one transaction.
 _GROUP = 512
 #: Bodies that are larger are examined in a thread, so that others need not wait.
@@ -192,9 +192,9 @@ class Uploads:
         try:
             response = Response(json.dumps(await self._answer(scope, receive)), media_type="application/json")
         except Problem as problem:
-            response = problem.response()
+            response = problem.about(_batch_of(scope)).response()
         except Refused as problem:
-            response = Problem(422, "not a batch", str(problem)).response()
+            response = Problem(422, "not a batch", str(problem)).about(_batch_of(scope)).response()
         except ClientDisconnect:
             return
         self._metrics.uploaded(response.status_code, time.perf_counter() - started)
@@ -237,8 +237,8 @@ class Uploads:
         task = self._tasks.get(scope["path_params"]["task"])
         if task is None:
             raise Problem(404, "no such task", "No task with this digest is collected here.")
-        batch_id = headers.get(b"hubbub-batch", b"")
-        if not _BATCH_ID.fullmatch(batch_id):
+        batch_id = _batch_of(scope)
+        if not batch_id:
             detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."
             raise Problem(400, "batch id needed", detail)
         size = headers.get(b"content-length", b"")
@@ -250,7 +250,7 @@ class Uploads:
             raise Problem(413, "too large", detail, {"Connection": "close"})
         if self._writer.full or self._held + length > self._settings.memory:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
-        return task, batch_id.decode(), length
+        return task, batch_id, length
 
     async def _read(self, receive: Receive, length: int) -> bytes:
         chunks: list[bytes] = []
@@ -293,3 +293,7 @@ class Uploads:
                 return await self._writer.submit(batch)
         except (Unavailable, TimeoutError):
             raise busy(503, "The store cannot be written now: send this batch again later.") from None
+
+
+def _batch_of(scope: Scope) -> str:
+    return batch_named(Headers(scope=scope).get(BATCH_HEADER, ""))

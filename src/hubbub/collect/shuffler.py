@@ -26,7 +26,6 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -38,6 +37,7 @@ from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.delivery import BATCH_HEADER, Answer, batch_named, connect, post, service_address
 from hubbub.protocol.periods import open_periods
 from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
@@ -65,12 +65,9 @@ class Shuffler:
     ) -> None:
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
-        address = urlsplit(collector)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise Refused(f"The collector's address looks like https://collector.example, not {collector!r}.")
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
         self.upload_token = upload_token
-        self._collector, self._token, self._crowd = address, token, crowd
+        self._collector, self._token, self._crowd = service_address(collector), token, crowd
         limits = Settings()
         for task in tasks:
             most = min(limits.largest_body // sealed_width(task), limits.most_reports)
@@ -79,7 +76,7 @@ class Shuffler:
                     f"Crowds of task {task.name!r} would have {self.least(task):,} reports, and a collector takes "
                     f"{most:,} at a time: lower --crowd, or the task's minimum_reports."
                 )
-        self._unopened: set[str] = set()
+        self._set_aside: set[str] = set()
         self._open: dict[bytes, set[bytes]] = {}
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="hubbub shuffler", daemon=True)
@@ -138,25 +135,27 @@ class Shuffler:
                 self.mixer.close_crowds(task, self.least(task))
         delivered, asked = True, 0.0
         for batch in self.mixer.outgoing():
-            if batch in self._unopened:
+            if batch in self._set_aside:
                 continue
             crowd = self.mixer.crowd(batch)
             try:
-                status, wait = self._post(crowd)
+                answer = self._post(crowd)
             except (OSError, http.client.HTTPException) as problem:
                 _log.warning("the collector does not answer: %s", type(problem).__name__)
                 return False, asked
             words = f"a crowd of {crowd.reports} reports of task {crowd.task.hex()}"
-            if status == 200:
+            if answer.verdict == "taken":
                 self.mixer.forget(batch)
                 _log.info("forwarded %s", words)
-            elif status == 422:
+            elif (
+                answer.verdict == "later"
+            ):  # it may be put right by somebody, and nobody else may say that it is taken
+                _log.warning("the collector answers %d to %s", answer.status, words)
+                delivered, asked = False, max(asked, answer.wait)
+            else:
                 # Perhaps it came up with another key: kept, and tried again at the next start.
-                self._unopened.add(batch)
-                _log.error("the collector can open nothing of %s", words)
-            else:  # it may be put right by somebody
-                _log.warning("the collector answers %d to %s", status, words)
-                delivered, asked = False, max(asked, wait)
+                self._set_aside.add(batch)
+                _log.error("the collector refuses (%d) %s", answer.status, words)
         return delivered, asked
 
     def _end_periods(self, task: Task) -> None:
@@ -169,23 +168,11 @@ class Shuffler:
             words = f"{dropped} reports of task {task.digest.hex()}"
             _log.warning("dropped %s: their period is over, and they were too few for a crowd", words)
 
-    def _post(self, crowd: Crowd) -> tuple[int, float]:
-        """The collector's status, and the seconds it asks to wait. Redirects are not followed: the token stays."""
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        address = self._collector
-        connection = kinds[address.scheme](address.netloc.rpartition("@")[2], timeout=60)
-        headers = {
-            "Authorization": f"Bearer {self._token}",
-            "Hubbub-Batch": crowd.batch,
-            "Content-Type": "application/octet-stream",
-        }
-        path = f"{address.path.rstrip('/')}/v1/tasks/{crowd.task.hex()}/shuffled"
+    def _post(self, crowd: Crowd) -> Answer:
+        connection = connect(self._collector, timeout=60)
+        route = f"/v1/tasks/{crowd.task.hex()}/shuffled"
         try:
-            connection.request("POST", path, crowd.payload, headers)
-            answer = connection.getresponse()
-            answer.read()
-            wait = answer.getheader("Retry-After", "")
-            return answer.status, min(float(wait), 600.0) if wait.isdecimal() else 0.0
+            return post(connection, self._collector, route, crowd.payload, self._token, crowd.batch)[0]
         finally:
             connection.close()
 
@@ -215,15 +202,19 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
         except sqlite3.Error:
             raise busy(503, "The store cannot be written now: send this again later.") from None
         refused = len(body) // sealed_width(task) - fresh - repeated
-        counts = {"accepted": fresh, "repeated": repeated}
-        return JSONResponse({**counts, "refused": refused} if refused else counts)
+        answer: dict[str, int | str] = {"accepted": fresh, "repeated": repeated}
+        if refused:
+            answer["refused"] = refused
+        if batch := _batch_of(request):
+            answer["batch"] = batch
+        return JSONResponse(answer)
 
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def refuse(request: Request, problem: Exception) -> Response:
         assert isinstance(problem, Problem)
-        return problem.response()
+        return problem.about(_batch_of(request)).response()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -233,6 +224,11 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
 
     routes = [Route("/v1/tasks/{task}/sealed", sealed, methods=["POST"]), Route("/healthz", alive)]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+
+
+def _batch_of(request: Request) -> str:
+    """The batch's name, which is repeated in the answer so that the device knows who answers. It is not kept."""
+    return batch_named(request.headers.get(BATCH_HEADER, ""))
 
 
 def _may_upload(request: Request, token: str) -> bool:

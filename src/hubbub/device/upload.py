@@ -7,11 +7,14 @@ What an uploader has taken is on disk before it returns, and leaves the disk whe
 Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, a fresh
 random one, so at any moment a report is in exactly one place. What is sent is a function of that file: a batch
 that is sent again, by a retry or after a crash, has the same id and the same bytes, and the collector counts it once.
+Only the collector's own word ends a batch, for good or ill (`hubbub.protocol.delivery`); whatever a login page or a
+proxy in between may say, it is sent again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.client
 import logging
 import os
@@ -19,14 +22,15 @@ import random
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from hubbub.primitives.envelope import Envelope
+from hubbub.primitives.envelope import Envelope, write_atomic
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.delivery import Answer, connect, post, service_address
 from hubbub.protocol.sealing import sealed_width
 from hubbub.protocol.task import Task
 
@@ -40,14 +44,10 @@ _log = logging.getLogger("hubbub.upload")
 
 #: Kind of an envelope of reports.
 _REPORTS = b"R"
-#: Answers after which the same batch may be welcome later; 401, 403 and 404 may be a collector that is not set up yet.
-_LATER = frozenset({401, 403, 404, 408, 425, 429, 500, 502, 503, 504})
+#: Seconds for which a connection is used again; servers and proxies close idle ones a little later.
+_FRESH = 2.0
 #: Seconds until the next attempt: first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 300.0
-#: Bytes of an answer that are read.
-_LONGEST_ANSWER = 100_000
-#: The longest that a collector may ask us to wait.
-_LONGEST_WISH = 3600.0
 
 
 class Uploader:
@@ -73,25 +73,26 @@ class Uploader:
         timeout: float = 30.0,
         sealed_for: bytes | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Refused(f"{url!r} is not the address of a collector; it begins with https:// or http://.")
         if batch < 1:
             raise Refused(f"A batch has at least 1 report, not {batch}.")
-        self._parts, self._timeout = parts, timeout
+        self._address, self._timeout = service_address(url), timeout
         self._task, self._token = task, token
         self._batch, self._linger = batch, linger
         self._sealed_for = sealed_for
         self._width = task.mechanism.layout.width if sealed_for is None else sealed_width(task)
         self._connection: http.client.HTTPConnection | None = None
+        self._used = 0.0
         self._files = threading.Lock()
         self._sending = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
         self._oldest: float | None = None
+        self._failures: Counter[str] = Counter()
+        self._untold: set[str] = set()  # batches that no collector can know of yet
+        self._set_aside = 0
         #: Why the last attempt failed, "" if it did not.
         self.trouble = ""
-        self._route = "reports" if sealed_for is None else "sealed"
+        self._route = f"/v1/tasks/{task.digest.hex()}/{'reports' if sealed_for is None else 'sealed'}"
         self._folder = Path(spool) / (task.digest.hex() + ("" if sealed_for is None else "-sealed"))
         self._lock = self._take_folder()
         self._recover()
@@ -153,7 +154,10 @@ class Uploader:
         self._wake.set()
 
     def flush(self, seconds: float = 60.0) -> bool:
-        """Send everything now; whether all of it was acknowledged in time."""
+        """Send everything now; whether all that waited was acknowledged in time.
+
+        Also False if the collector refused a batch for good since the last call: see `refused`.
+        """
         deadline = time.monotonic() + seconds
         with self._files:
             self._finish()
@@ -161,7 +165,8 @@ class Uploader:
         while True:
             wish = self._send_all()
             if wish is None:
-                return True
+                aside, self._set_aside = self._set_aside, 0
+                return not aside
             pause = max(wish, pause)
             if time.monotonic() + pause > deadline:
                 return False
@@ -180,7 +185,8 @@ class Uploader:
     def waiting(self) -> int:
         """Reports on disk that are not acknowledged yet."""
         with self._files:
-            return sum(path.stat().st_size for path in [*self._batches(), *self._open_file()]) // self._width
+            files = [*self._batches(), *self._split(), *self._open_file()]
+            return sum(path.stat().st_size for path in files) // self._width
 
     @property
     def refused(self) -> list[Path]:
@@ -219,6 +225,9 @@ class Uploader:
     def _batches(self) -> list[Path]:
         return sorted(self._folder.glob("*.batch"))
 
+    def _split(self) -> list[Path]:
+        return sorted(self._folder.glob("*.split"))
+
     def _size(self) -> int:
         return sum(path.stat().st_size for path in self._open_file())
 
@@ -247,9 +256,28 @@ class Uploader:
         """Turn what is open into a batch with an id of its own."""
         path = self._folder / "open"
         if self._size():
-            path.rename(self._folder / f"{secrets.token_hex(16)}.batch")
+            name = secrets.token_hex(16)
+            path.rename(self._folder / f"{name}.batch")
             self._sync_folder()
+            self._untold.add(name)
         self._oldest = None
+
+    def _halve(self, path: Path) -> None:
+        """Make two batches of one that is too large.
+
+        Their ids and bytes follow from the batch's own, and it is out of the way ("split") before they are there. So
+        a crash in between, and doing it again, leaves the same two batches, and no report is sent under two ids.
+        """
+        aside = path.with_suffix(".split")
+        path.rename(aside)
+        reports = aside.read_bytes()
+        middle = len(reports) // self._width // 2 * self._width
+        for place, half in enumerate((reports[:middle], reports[middle:])):
+            name = hashlib.blake2b(f"{path.stem} {place}".encode(), digest_size=16).hexdigest()
+            write_atomic(self._folder / f"{name}.batch", half)
+            self._untold.add(name)
+        aside.unlink()
+        self._sync_folder()
 
     def _sync_folder(self) -> None:
         folder = os.open(self._folder, os.O_RDONLY)
@@ -275,8 +303,11 @@ class Uploader:
                     if self._oldest is not None and time.monotonic() >= self._oldest + self._linger:
                         self._finish()
                 wish = self._send_all()
-            except OSError as problem:  # the folder's; a disk may come back
-                self.trouble = f"{self._folder} cannot be used ({problem.strerror or problem})"
+            except Exception as problem:  # whatever it is, it may pass, and nobody else sends what is on disk
+                self.trouble = (
+                    f"{self._folder} cannot be used ({getattr(problem, 'strerror', None) or problem})"
+                )
+                _log.warning("%s", self.trouble)
                 wish = 0.0
             if wish is None:
                 pause = 0.0
@@ -295,12 +326,22 @@ class Uploader:
             self._wake.wait(left)
 
     def _send_all(self) -> float | None:
-        """Send all batches; None if none is left, otherwise the seconds that the collector wants us to wait."""
+        """Send all batches; None if none is left, otherwise the seconds that the collector wants us to wait.
+
+        A round ends with the first that is not taken, and those that failed before come last, so one that something
+        on the way does not let pass holds up nobody.
+        """
         with self._sending:
-            for path in self._batches():
-                wish = self._send(path)
-                if wish is not None:
-                    return wish
+            with self._files:
+                for path in self._split():  # a crash or a full disk came in between
+                    self._halve(path)
+            while paths := sorted(self._batches(), key=lambda path: self._failures[path.stem]):
+                for path in paths:
+                    wish = self._send(path)
+                    if wish is not None:
+                        self._failures[path.stem] += 1
+                        return wish
+                    del self._failures[path.stem]
             self.trouble = ""
             return None
 
@@ -311,62 +352,59 @@ class Uploader:
         body = reports
         if self._sealed_for is None:
             body = Envelope(_REPORTS, self._task.code, self._task.digest, count, b"", reports).seal()
-        headers = {
-            "Authorization": f"Bearer {self._token}",
-            "Content-Type": "application/octet-stream",
-            "Hubbub-Batch": path.stem,
-        }
         try:
-            answer, said = self._post(body, headers)
-        except (OSError, http.client.HTTPException) as problem:
+            answer = self._post(body, path.stem)
+        except (OSError, ValueError, http.client.HTTPException) as problem:
+            self._untold.discard(path.stem)
             self.trouble = f"the collector cannot be reached ({problem or type(problem).__name__})"
             return 0.0
-        if answer.status == 200:
+        if answer.verdict == "taken":
+            self._untold.discard(path.stem)
             with self._files:
                 path.unlink()
             return None
-        self.trouble = f"the collector answered {answer.status}: {said}"
-        if answer.status in _LATER:
-            return _seconds(answer.getheader("Retry-After"))
+        self.trouble = f"the collector answered {answer.words}"
+        # A proxy's limit shows before the collector knows of the batch. After any other answer, or none, the
+        # collector may have it, and to send its halves under new ids could count it twice.
+        if count > 1 and (
+            answer.verdict == "too large" or (answer.status == 413 and path.stem in self._untold)
+        ):
+            self._batch = min(self._batch, count // 2)
+            with self._files:
+                self._halve(path)
+            return None
+        if answer.verdict == "later":
+            if answer.status != 413:
+                self._untold.discard(path.stem)
+            return answer.wait
         _log.warning("batch %s is refused: %s", path.stem, self.trouble)
         with self._files:
             path.rename(path.with_suffix(".refused"))
+        self._set_aside += 1
         return None
 
-    def _post(self, body: bytes, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, str]:
+    def _post(self, body: bytes, batch: str) -> Answer:
         """Ask over the connection of the last time; it may have been closed meanwhile, so then over a new one."""
-        target = f"{self._parts.path.rstrip('/')}/v1/tasks/{self._task.digest.hex()}/{self._route}"
+        if time.monotonic() > self._used + _FRESH:
+            self._hang_up()
         reused = self._connection is not None
+        if self._connection is None:
+            self._connection = connect(self._address, self._timeout)
         try:
-            connection = self._connect()
-            connection.request("POST", target, body, headers)
-            answer = connection.getresponse()
-            said = answer.read(_LONGEST_ANSWER).decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException):
+            answer, again = post(self._connection, self._address, self._route, body, self._token, batch)
+        except (OSError, ValueError, http.client.HTTPException):
             self._hang_up()
             if not reused:
                 raise
-            return self._post(body, headers)
-        if answer.will_close or not answer.isclosed():
+            self._untold.discard(batch)
+            return self._post(body, batch)
+        self._used = time.monotonic()
+        if not again:
             self._hang_up()
-        return answer, said
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._connection is None:
-            kind = (
-                http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            )
-            assert self._parts.hostname is not None
-            self._connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout)
-        return self._connection
+        return answer
 
     def _hang_up(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.close()
             self._connection = None
-
-
-def _seconds(wish: str | None) -> float:
-    """What Retry-After asks for, in seconds; a date or anything else counts as no wish."""
-    return min(float(wish), _LONGEST_WISH) if wish is not None and wish.isdecimal() else 0.0
