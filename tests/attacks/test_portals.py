@@ -16,7 +16,7 @@ from live import own_answer
 
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.shuffler import Shuffler
-from hubbub.device import upload
+from hubbub.device import spool, upload
 from hubbub.device.upload import Uploader
 from hubbub.primitives.envelope import unseal
 from hubbub.protocol.delivery import judge
@@ -232,7 +232,7 @@ def test_a_crash_while_a_batch_is_cut_leaves_every_report_once(
 ) -> None:
     """The disk fills up after the first half; the next uploader makes the same two halves."""
     reports = some_reports(TASK, 8)
-    write, written = upload.write_atomic, []
+    write, written = spool.write_atomic, []
 
     def full(path: Path, data: bytes) -> None:
         if written:
@@ -243,7 +243,7 @@ def test_a_crash_while_a_batch_is_cut_leaves_every_report_once(
     with portal() as (between, url):
         between.largest = 80
         with monkeypatch.context() as broken:
-            broken.setattr(upload, "write_atomic", full)
+            broken.setattr(spool, "write_atomic", full)
             with Uploader(url, TASK, "t", tmp_path, batch=8, linger=60) as uploader:
                 uploader.add(reports)
                 eventually(lambda: "No space left" in uploader.trouble)

@@ -4,9 +4,8 @@
         uploader.report(Ledger("ledger.json"), {"page:17": 1.0})
 
 What an uploader has taken is on disk before it returns, and leaves the disk when the collector has acknowledged it.
-Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, a fresh
-random one, so at any moment a report is in exactly one place. What is sent is a function of that file: a batch
-that is sent again, by a retry or after a crash, has the same id and the same bytes, and the collector counts it once.
+A batch that is sent again, by a retry or after a crash, has the same id and the same bytes (`hubbub.device.spool`), and
+the collector counts it once.
 Only the collector's own word ends a batch, for good or ill (`hubbub.protocol.delivery`); whatever a login page or a
 proxy in between may say, it is sent again.
 """
@@ -14,12 +13,9 @@ proxy in between may say, it is sent again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import http.client
 import logging
-import os
 import random
-import secrets
 import threading
 import time
 from collections import Counter
@@ -28,7 +24,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hubbub.primitives.envelope import Envelope, write_atomic
+from hubbub.device.spool import Spool
+from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import Answer, connect, post, service_address
 from hubbub.protocol.sealing import sealed_width
@@ -82,20 +79,16 @@ class Uploader:
         self._width = task.mechanism.layout.width if sealed_for is None else sealed_width(task)
         self._connection: http.client.HTTPConnection | None = None
         self._used = 0.0
-        self._files = threading.Lock()
         self._sending = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
-        self._oldest: float | None = None
         self._failures: Counter[str] = Counter()
-        self._untold: set[str] = set()  # batches that no collector can know of yet
         self._set_aside = 0
         #: Why the last attempt failed, "" if it did not.
         self.trouble = ""
         self._route = f"/v1/tasks/{task.digest.hex()}/{'reports' if sealed_for is None else 'sealed'}"
-        self._folder = Path(spool) / (task.digest.hex() + ("" if sealed_for is None else "-sealed"))
-        self._lock = self._take_folder()
-        self._recover()
+        name = task.digest.hex() + ("" if sealed_for is None else "-sealed")
+        self._spool = Spool(Path(spool) / name, self._width)
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="hubbub-upload", daemon=True)
         self._thread.start()
@@ -142,15 +135,7 @@ class Uploader:
         self._take(b"".join(items))
 
     def _take(self, reports: bytes) -> None:
-        most = self._batch * self._width
-        with self._files:
-            for start in range(0, len(reports), most):
-                part = reports[start : start + most]
-                if self._size() + len(part) > most:
-                    self._finish()
-                self._append(part)
-            if self._size() >= most:
-                self._finish()
+        self._spool.take(reports, self._batch)
         self._wake.set()
 
     def flush(self, seconds: float = 60.0) -> bool:
@@ -159,8 +144,7 @@ class Uploader:
         Also False if the collector refused a batch for good since the last call: see `refused`.
         """
         deadline = time.monotonic() + seconds
-        with self._files:
-            self._finish()
+        self._spool.finish()
         pause = _FIRST_PAUSE
         while True:
             wish = self._send_all()
@@ -179,114 +163,17 @@ class Uploader:
         self._wake.set()
         self._thread.join()
         self._hang_up()
-        os.close(self._lock)
+        self._spool.close()
 
     @property
     def waiting(self) -> int:
         """Reports on disk that are not acknowledged yet."""
-        with self._files:
-            files = [*self._batches(), *self._split(), *self._open_file()]
-            return sum(path.stat().st_size for path in files) // self._width
+        return self._spool.waiting
 
     @property
     def refused(self) -> list[Path]:
         """Batches that the collector will never take: it said so, and they are not sent again."""
-        return sorted(self._folder.glob("*.refused"))
-
-    # On disk
-
-    def _take_folder(self) -> int:
-        import fcntl
-
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self._folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as problem:
-            raise Refused(f"{self._folder} cannot be written: {problem.strerror or problem}.") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            raise Refused(
-                f"Another uploader is using {self._folder}; give this one a folder of its own."
-            ) from None
-        return handle
-
-    def _recover(self) -> None:
-        """A report that a crash cut off in the middle of being written was never taken; the others go out first."""
-        path = self._folder / "open"
-        if path.exists():
-            os.truncate(path, path.stat().st_size // self._width * self._width)
-            self._finish()
-
-    def _open_file(self) -> list[Path]:
-        return [path for path in [self._folder / "open"] if path.exists()]
-
-    def _batches(self) -> list[Path]:
-        return sorted(self._folder.glob("*.batch"))
-
-    def _split(self) -> list[Path]:
-        return sorted(self._folder.glob("*.split"))
-
-    def _size(self) -> int:
-        return sum(path.stat().st_size for path in self._open_file())
-
-    def _append(self, reports: bytes) -> None:
-        before = self._size()
-        try:
-            handle = os.open(self._folder / "open", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-            try:
-                done = 0
-                while done < len(reports):
-                    done += os.write(handle, reports[done:])
-                os.fsync(handle)
-            except OSError:
-                os.ftruncate(handle, before)
-                raise
-            finally:
-                os.close(handle)
-            if not before:
-                self._sync_folder()
-        except OSError as problem:
-            raise Refused(f"{self._folder} cannot be written: {problem.strerror or problem}.") from None
-        if self._oldest is None:
-            self._oldest = time.monotonic()
-
-    def _finish(self) -> None:
-        """Turn what is open into a batch with an id of its own."""
-        path = self._folder / "open"
-        if self._size():
-            name = secrets.token_hex(16)
-            path.rename(self._folder / f"{name}.batch")
-            self._sync_folder()
-            self._untold.add(name)
-        self._oldest = None
-
-    def _halve(self, path: Path) -> None:
-        """Make two batches of one that is too large.
-
-        Their ids and bytes follow from the batch's own, and it is out of the way ("split") before they are there. So
-        a crash in between, and doing it again, leaves the same two batches, and no report is sent under two ids.
-        """
-        aside = path.with_suffix(".split")
-        path.rename(aside)
-        reports = aside.read_bytes()
-        middle = len(reports) // self._width // 2 * self._width
-        for place, half in enumerate((reports[:middle], reports[middle:])):
-            name = hashlib.blake2b(f"{path.stem} {place}".encode(), digest_size=16).hexdigest()
-            write_atomic(self._folder / f"{name}.batch", half)
-            self._untold.add(name)
-        aside.unlink()
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    # Over the network
+        return self._spool.refused()
 
     def _run(self) -> None:
         pause = 0.0
@@ -299,14 +186,11 @@ class Uploader:
                 return
             self._wake.clear()
             try:
-                with self._files:
-                    if self._oldest is not None and time.monotonic() >= self._oldest + self._linger:
-                        self._finish()
+                self._spool.finish(older_than=self._linger)
                 wish = self._send_all()
             except Exception as problem:  # whatever it is, it may pass, and nobody else sends what is on disk
-                self.trouble = (
-                    f"{self._folder} cannot be used ({getattr(problem, 'strerror', None) or problem})"
-                )
+                reason = getattr(problem, "strerror", None) or problem
+                self.trouble = f"{self._spool.folder} cannot be used ({reason})"
                 _log.warning("%s", self.trouble)
                 wish = 0.0
             if wish is None:
@@ -316,7 +200,7 @@ class Uploader:
                 pause = max(wish, longer * random.uniform(0.5, 1))  # not all devices at the same moment
 
     def _until_due(self) -> float | None:
-        oldest = self._oldest
+        oldest = self._spool.oldest
         return None if oldest is None else max(0.0, oldest + self._linger - time.monotonic())
 
     def _rest(self, pause: float) -> None:
@@ -332,54 +216,46 @@ class Uploader:
         on the way does not let pass holds up nobody.
         """
         with self._sending:
-            with self._files:
-                for path in self._split():  # a crash or a full disk came in between
-                    self._halve(path)
-            while paths := sorted(self._batches(), key=lambda path: self._failures[path.stem]):
-                for path in paths:
-                    wish = self._send(path)
+            while names := sorted(self._spool.batches(), key=lambda name: self._failures[name]):
+                for name in names:
+                    wish = self._send(name)
                     if wish is not None:
-                        self._failures[path.stem] += 1
+                        self._failures[name] += 1
                         return wish
-                    del self._failures[path.stem]
+                    del self._failures[name]
             self.trouble = ""
             return None
 
-    def _send(self, path: Path) -> float | None:
+    def _send(self, name: str) -> float | None:
         """Send one batch; None if it is done with."""
-        reports = path.read_bytes()
+        reports = self._spool.read(name)
         count = len(reports) // self._width
         body = reports
         if self._sealed_for is None:
             body = Envelope(_REPORTS, self._task.code, self._task.digest, count, b"", reports).seal()
         try:
-            answer = self._post(body, path.stem)
+            answer = self._post(body, name)
         except (OSError, ValueError, http.client.HTTPException) as problem:
-            self._untold.discard(path.stem)
+            self._spool.untold.discard(name)
             self.trouble = f"the collector cannot be reached ({problem or type(problem).__name__})"
             return 0.0
         if answer.verdict == "taken":
-            self._untold.discard(path.stem)
-            with self._files:
-                path.unlink()
+            self._spool.drop(name)
             return None
         self.trouble = f"the collector answered {answer.words}"
         # A proxy's limit shows before the collector knows of the batch. After any other answer, or none, the
         # collector may have it, and to send its halves under new ids could count it twice.
-        if count > 1 and (
-            answer.verdict == "too large" or (answer.status == 413 and path.stem in self._untold)
-        ):
+        proxys = answer.status == 413 and name in self._spool.untold
+        if count > 1 and (answer.verdict == "too large" or proxys):
             self._batch = min(self._batch, count // 2)
-            with self._files:
-                self._halve(path)
+            self._spool.halve(name)
             return None
         if answer.verdict == "later":
             if answer.status != 413:
-                self._untold.discard(path.stem)
+                self._spool.untold.discard(name)
             return answer.wait
-        _log.warning("batch %s is refused: %s", path.stem, self.trouble)
-        with self._files:
-            path.rename(path.with_suffix(".refused"))
+        _log.warning("batch %s is refused: %s", name, self.trouble)
+        self._spool.set_aside(name)
         self._set_aside += 1
         return None
 
@@ -396,7 +272,7 @@ class Uploader:
             self._hang_up()
             if not reused:
                 raise
-            self._untold.discard(batch)
+            self._spool.untold.discard(batch)
             return self._post(body, batch)
         self._used = time.monotonic()
         if not again:
