@@ -3,8 +3,8 @@
 What it promises, and what the guarantee of the shuffled model rests on (docs/shuffler.md):
 
 - It cannot read. Items are sealed for the collector (`hubbub.protocol.sealing`); no private key is here.
-- It keeps items only: no sender, no address, no time, no batch of origin. They are stored under
-  their own digest, so not even the order in which they came is on disk.
+- It keeps items only: no sender, no address, no time, no batch of origin. They are stored in random places, so that
+  not even the order in which they came is on disk, nor which of them came together (`hubbub.collect.staging`).
 - A crowd leaves when at least `crowd` items of one period wait, never before and not at shutdown, as one batch in
   an order drawn from the operating system's generator, every order being equally likely. No crowd holds items of two
   periods, so no person has more reports in it than the task's `reports_per_period`.
@@ -113,7 +113,7 @@ class Shuffler:
             self._wake.clear()
             try:
                 delivered, asked = self.step()
-            except sqlite3.Error as problem:
+            except (sqlite3.Error, OSError) as problem:
                 _log.error("the store does not answer: %s", problem)
                 delivered, asked = False, 0.0
             if delivered:
@@ -199,7 +199,7 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
             if await run_in_threadpool(shuffler.mixer.outgoing_bytes) > MOST_OUTGOING:
                 raise busy(503, "The collector does not answer and the store is full: send this again later.")
             fresh, repeated = await run_in_threadpool(shuffler.accept, task, body)
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
             raise busy(503, "The store cannot be written now: send this again later.") from None
         refused = len(body) // sealed_width(task) - fresh - repeated
         answer: dict[str, int | str] = {"accepted": fresh, "repeated": repeated}
