@@ -155,7 +155,7 @@ def test_roles(collector: Collector, role: Any) -> None:
     for path, allowed in (
         ("", ("analyst", "admin")),
         ("/estimates", ("analyst", "admin")),
-        ("/state", ("analyst", "admin")),
+        ("/state", ("admin",)),
         ("/reports.parquet", ("admin",)),
     ):
         assert collector.get(collector.path + path, token).status == (200 if role in allowed else 403)

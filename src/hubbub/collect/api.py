@@ -204,7 +204,7 @@ def _file(*media: str) -> dict[str, Any]:
     return {"response_class": Response, "responses": {200: {"content": {name: {} for name in media}}}}
 
 
-_ANALYST = [_needs("analyst")]
+_ANALYST, _ADMIN = [_needs("analyst")], [_needs("admin")]
 _PARQUET = "application/vnd.apache.parquet"
 TheService = Annotated[Service, Depends(_service)]
 TheTask = Annotated[Task, Depends(_task)]
@@ -275,14 +275,14 @@ def show_history(
     return service.history(task, keys or (), level, quantity)
 
 
-@_reading.get("/v1/tasks/{task}/state", dependencies=_ANALYST, **_file("application/octet-stream"))
+@_reading.get("/v1/tasks/{task}/state", dependencies=_ADMIN, **_file("application/octet-stream"))
 def download_state(service: TheService, task: TheTask) -> Response:
-    """The state file: the sum of all reports."""
+    """The state file: the sum of all reports, or in some families the reports themselves."""
     data = service.state_file(task)
     return Response(data, media_type="application/octet-stream", headers=_attachment("state.hubbub"))
 
 
-@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=[_needs("admin")], **_file(_PARQUET))
+@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=_ADMIN, **_file(_PARQUET))
 def download_reports(service: TheService, task: TheTask) -> Response:
     """All kept reports as a Parquet file, one row per batch."""
     if not task.keep_reports:

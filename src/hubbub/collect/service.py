@@ -82,7 +82,7 @@ class Service:
     def overview(self, task: Task) -> dict[str, Any]:
         """What a task is, what has arrived, and what is promised to whom."""
         digest = task.digest.hex()
-        reports = self.folder.fold(task).state.count
+        shown = self.folder.fold(task).state.count
         crowd, shuffled = self.store.crowds(digest)
         spans, unamplified = self._promised(task, crowd)
         return {
@@ -96,9 +96,10 @@ class Service:
             "quantities": list(task.mechanism.quantities),
             "report_bytes": task.mechanism.layout.width,
             "precision": task.precision,
-            "reports": reports,
+            "reports": shown + self.store.waiting(digest),
+            "in_estimates": shown,
             "minimum": max(task.minimum_reports, 1),
-            "withheld": reports < max(task.minimum_reports, 1),
+            "withheld": shown < max(task.minimum_reports, 1),
             "rejected": self.store.rejected(digest),
             "guarantee": {
                 "local": task.guarantee.as_dict(),
@@ -155,8 +156,9 @@ class Service:
 
     def _check_minimum(self, task: Task, state: State) -> None:
         if state.count < max(task.minimum_reports, 1):
+            arrived = state.count + self.store.waiting(task.digest.hex())
             raise Withheld(
-                f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
+                f"{arrived} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
             )
 
     def history(

@@ -58,6 +58,7 @@ def task(
     if found is None:
         return HTMLResponse(render("missing.html"), 404)
     shown = task_view(service, found, [text for text in key or [] if text], quantity)
+    shown["admin"] = allows(service.role_of(request))
     return HTMLResponse(render("live.html" if part else "task.html", **shown))
 
 
