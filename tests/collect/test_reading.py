@@ -470,15 +470,18 @@ def test_health(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     with collecting(url, task) as running:
         running.send(some_reports(task, 10), "one")
+        assert running.reports == 10
         assert running.get("/readyz").json == {"status": "ready"}
     store = Store(url)
     with store.writing() as connection:
         connection.execute(states.update().values(payload=b"damaged"))
     store.close()
     with caplog.at_level(logging.ERROR), collecting(url, task, fold_every=60) as running:
-        for path in ("/readyz", running.path, f"{running.path}/estimates"):
+        for path in (running.path, f"{running.path}/estimates"):
             answer = running.get(path)
             assert (answer.status, answer.json["title"]) == (503, "damaged")
+        eventually(lambda: running.get("/readyz").status == 503)
+        assert "state of task 'collected' is damaged" in running.get("/readyz").json["detail"]
         assert running.get("/healthz").json == {"status": "alive"}
         assert running.send(some_reports(task, 10), "two").status == 200
     assert "is damaged" in caplog.text

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hubbub.collect.metrics import Metrics
-from hubbub.collect.store import Head, Store, Unavailable, Unfolded
+from hubbub.collect.store import Head, Store, Unfolded
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope, unseal
 from hubbub.primitives.errors import Refused
@@ -68,7 +68,8 @@ class Folder:
         self._locks = {task.digest: threading.Lock() for task in tasks}
         self._current: dict[bytes, Current] = {}
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        #: Names of the tasks that the last round found damaged beyond repair.
+        self.damaged: set[str] = set()
         for task in tasks:
             size = len(task.mechanism.empty(task.keys).to_bytes())
             if size > _LARGEST_STATE:
@@ -165,32 +166,32 @@ class Folder:
 
     # In the background
 
-    def start(self, every: float) -> None:
-        """Fold from time to time, in a thread."""
-        self._thread = threading.Thread(target=self._run, args=(every,), name="hubbub-fold", daemon=True)
-        self._thread.start()
-
     def stop(self) -> None:
-        """Finish the fold under way, if any."""
+        """Let a round under way end with the fold under way."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
 
-    def _run(self, every: float) -> None:
-        """Large states are written less often: at most a fifth of the time is spent on folding."""
-        pause = every
-        while not self._stopping.wait(pause):
-            started = time.perf_counter()
-            for task in self._tasks:
-                try:
-                    self.fold(task)
-                except (Unavailable, Damaged) as problem:
-                    _log.error("the fold of task %s failed: %s", task.digest.hex(), problem)
-                except Exception:
-                    _log.exception("the fold of task %s failed", task.digest.hex())
-                if self._stopping.is_set():
-                    return
-            pause = max(every, 4 * (time.perf_counter() - started))
+    def round(self, every: float) -> float:
+        """Fold all tasks; the seconds until the next round.
+
+        Large states are written less often: at most a fifth of the time is spent on folding. A task that is damaged is
+        noted; whatever else goes wrong with one is raised when the others are done.
+        """
+        started = time.perf_counter()
+        failed: Exception | None = None
+        for task in self._tasks:
+            if self._stopping.is_set():
+                break
+            try:
+                self.fold(task)
+                self.damaged.discard(task.name)
+            except Damaged as problem:
+                _log.error("the fold of task %s failed: %s", task.digest.hex(), problem)
+                self.damaged.add(task.name)
+            except Exception as problem:
+                failed = problem
+        if failed is not None:
+            raise failed
+        return max(every, 4 * (time.perf_counter() - started))
 
 
 def _reports(task: Task, rows: list[Unfolded]) -> int:

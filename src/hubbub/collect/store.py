@@ -11,6 +11,7 @@ Two promises hold whatever happens to the process:
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -352,9 +353,11 @@ class Store:
             return bytes(connection.execute(sql.select(meta.c.value).where(meta.c.name == name)).scalar_one())
 
     def ping(self) -> None:
-        """Raise `Unavailable` if the store does not answer."""
-        with self.reading() as connection:
-            connection.execute(sql.select(meta.c.name).limit(1))
+        """Raise `Unavailable` if nothing can be written: something is, and is gone before others see it."""
+        name = f"ping {secrets.token_hex(8)}"
+        with self.writing() as connection:
+            connection.execute(meta.insert().values(name=name, value=bytes(4096)))
+            connection.execute(meta.delete().where(meta.c.name == name))
 
 
 def _row(batch: Batch) -> dict[str, Any]:
