@@ -32,6 +32,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hubbub.collect.connections import body_parts
 from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
@@ -175,8 +176,9 @@ def _labels(task: Task) -> set[bytes]:
     return {period.encode()[: label_width(task)] for period in open_periods(task, today())}
 
 
-def create_shuffler_app(shuffler: Shuffler) -> Starlette:
+def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) -> Starlette:
     """The HTTP side: one route that takes sealed items, and one that says it is alive."""
+    limits = settings or Settings()
 
     async def sealed(request: Request) -> Response:
         if not _may_upload(request, shuffler.upload_token):
@@ -184,7 +186,7 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
         task = shuffler.tasks.get(request.path_params["task"])
         if task is None:
             raise Problem(404, "no such task", "No task with this digest is shuffled here.")
-        body = await _body(request)
+        body = await _body(request, limits)
         if not body or len(body) % sealed_width(task):
             detail = f"Sealed reports of this task have {sealed_width(task)} bytes each, one after another."
             raise Problem(422, "not sealed reports", detail)
@@ -216,7 +218,9 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
         await run_in_threadpool(shuffler.stop)
 
     routes = [Route("/v1/tasks/{task}/sealed", sealed, methods=["POST"]), Route("/healthz", alive)]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+    app.state.settings = limits
+    return app
 
 
 def _batch_of(request: Request) -> str:
@@ -229,14 +233,14 @@ def _may_upload(request: Request, token: str) -> bool:
     return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, settings: Settings) -> bytes:
     """The body; one that is too long is not read to its end."""
     too_long = Problem(413, "too large", f"A body has at most {LARGEST_BODY:,} bytes: send several.")
     size = request.headers.get("content-length", "0")
     if not size.isdecimal() or int(size[:20]) > LARGEST_BODY:
         raise too_long
     parts, read = [], 0
-    async for part in request.stream():
+    async for part in body_parts(request.receive, settings):
         read += len(part)
         if read > LARGEST_BODY:
             raise too_long
