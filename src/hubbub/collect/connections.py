@@ -107,6 +107,7 @@ class Guarded(_Protocol):  # type: ignore[misc]
         super().__init__(**arguments)
         self._door = door
         self._head: int | None = None
+        self._running: Any = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -119,6 +120,8 @@ class Guarded(_Protocol):  # type: ignore[misc]
     def connection_lost(self, problem: Exception | None) -> None:
         self._door.waiting.pop(self, None)
         self._door.stalled.pop(self, None)
+        if self._running is not None:  # with several requests at once, uvicorn tells the last one only
+            self._running.disconnected = True
         super().connection_lost(problem)
 
     def data_received(self, data: bytes) -> None:
@@ -131,6 +134,10 @@ class Guarded(_Protocol):  # type: ignore[misc]
             self.hang_up()
         elif self._busy:
             self._door.waiting.pop(self, None)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
         self._head = 0
