@@ -52,3 +52,11 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 def bearer(token: str) -> dict[str, str]:
     """The header that shows a token."""
     return {"Authorization": f"Bearer {token}"}
+
+
+def own_answer(status: int, batch: str) -> tuple[str, bytes]:
+    """Content type and body as a collector would say it of a batch."""
+    if status == 200:
+        return "application/json", json.dumps({"batch": batch, "accepted": 1}).encode()
+    problem = {"type": "about:blank", "title": "no", "status": status, "detail": "No.", "batch": batch}
+    return "application/problem+json", json.dumps(problem).encode()

@@ -7,13 +7,14 @@ import os
 import random
 import secrets
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import permutations
 from pathlib import Path
@@ -21,16 +22,18 @@ from typing import Any
 
 import pytest
 from collecting import collected_task, collecting, some_reports
-from live import ask, bearer
+from live import ask, bearer, own_answer
 
 from helpers import contents, fits, python, refuse, refused, small_task, succeed, tilted
 from hubbub.checks.conformance import task_for
 from hubbub.collect import mixer as mixing_module
 from hubbub.collect import shuffler as module
+from hubbub.collect import staging
 from hubbub.collect.keypair import KeyPair
-from hubbub.collect.mixer import Mixer, digest
+from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
+from hubbub.collect.staging import Staging, digest
 from hubbub.device.client import Client
 from hubbub.device.upload import Uploader
 from hubbub.mechanisms.registry import make_mechanism
@@ -76,10 +79,12 @@ class Collector:
                 outer.received.set()
                 outer.answers.wait(20)
                 with suppress(OSError):  # the shuffler may have been killed meanwhile
+                    media, said = own_answer(outer.status, self.headers["Hubbub-Batch"])
                     self.send_response(outer.status)
-                    self.send_header("Content-Length", "2")
+                    self.send_header("Content-Type", media)
+                    self.send_header("Content-Length", str(len(said)))
                     self.end_headers()
-                    self.wfile.write(b"{}")
+                    self.wfile.write(said)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -175,10 +180,10 @@ def test_a_delivered_crowd_is_overwritten_and_arrival_is_not_kept(
     assert not any(item[:16] in after for item in sent)
     columns = {
         column[1]
-        for table in ("items", "outgoing")
+        for table in ("seen", "outgoing")
         for column in store._connection.execute(f"PRAGMA table_info({table})")
     }
-    assert columns == {"task", "digest", "item", "batch", "reports", "payload"}
+    assert columns == {"task", "digest", "batch", "reports", "payload"}
     store.close()
 
 
@@ -256,48 +261,57 @@ def test_tasks_do_not_wait_together(mixer: Mixer, collector: Collector) -> None:
 # It mixes
 
 
-def orders(crowds: int) -> list[int]:
-    """How often each of the six orders occurs in three places next to each other, over crowds of thirty.
+def orders(store: Mixer, crowds: int) -> list[int]:
+    """How often each of the six orders occurs in three places next to each other, over crowds of three hundred.
 
-    Items are numbered as the store lists them, by digest. In a random permutation the orders
-    of separate places are independent and uniform.
+    Items are numbered by digest, as the store sorts them. In a random permutation the orders of separate places are
+    independent and uniform.
     """
-    store = Mixer(":memory:")
     found: Counter[tuple[int, ...]] = Counter()
     for _ in range(crowds):
-        sent = items(30)
+        sent = items(300)
         store.add(TASK, sent)
-        store.close_crowds(TASK, 30)
+        store.close_crowds(TASK, 300)
         (batch,) = store.outgoing()
         place = {item: number for number, item in enumerate(sorted(sent, key=digest))}
         left = [place[item] for item in split(store.crowd(batch).payload)]
         for three in zip(left[::3], left[1::3], left[2::3], strict=True):
             found[tuple(sorted(range(3), key=three.__getitem__))] += 1
         store.forget(batch)
-    store.close()
     return [found[order] for order in permutations(range(3))]
 
 
-def test_every_order_is_equally_likely() -> None:
+@pytest.fixture
+def quick(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for the disk, which has no say in the order."""
+    mixer._connection.execute("PRAGMA synchronous = OFF")
+    monkeypatch.setattr(staging, "_to_disk", lambda file: None)
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_order_is_equally_likely(mixer: Mixer) -> None:
     """Chi-square over 20,000 orders, false alarms 1e-6 at most (the coins are the system's, so not repeatable).
 
     An order that is 30% too frequent is noticed: noncentrality 20000 * 0.0096 = 192, standard deviation 28,
     against a limit of 49.
     """
-    counts, uniform = orders(2000), [1 / 6] * 6
+    counts, uniform = orders(mixer, 200), [1 / 6] * 6
     assert fits(counts, uniform)
     assert not fits(counts, tilted(uniform))
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("fault", ["no order", "the same order every time"])
-def test_a_shuffler_that_does_not_mix_afresh_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shuffler_that_does_not_mix_afresh_is_noticed(
+    mixer: Mixer, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Lazy:
         def shuffle(self, waiting: list[bytes]) -> None:
             if fault != "no order":
                 random.Random(1).shuffle(waiting)
 
     monkeypatch.setattr(mixing_module.secrets, "SystemRandom", Lazy)
-    assert not fits(orders(100), [1 / 6] * 6)
+    assert not fits(orders(mixer, 40), [1 / 6] * 6)
 
 
 # It loses nothing and sends nothing twice
@@ -342,7 +356,7 @@ def test_a_crowd_that_the_collector_cannot_open_does_not_block_the_next(
     collector.status = 422
     mixing.accept(TASK, b"".join(items(5)))
     assert mixing.step() == (True, 0.0)
-    assert "can open nothing of a crowd of 5 reports" in caplog.text
+    assert "refuses (422) a crowd of 5 reports" in caplog.text
     collector.status = 200
     good = items(6)
     mixing.accept(TASK, b"".join(good))
@@ -528,16 +542,103 @@ def test_requests_that_are_refused(mixer: Mixer, monkeypatch: pytest.MonkeyPatch
         assert ask(f"{url}/healthz").json == {"status": "ok"}
 
 
-def test_a_full_disk_is_said_and_loses_nothing(mixer: Mixer) -> None:
-    sent = items(2000)
+def test_a_full_disk_is_said_and_loses_nothing(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no room for a larger file; what was acknowledged before is still there."""
+    sent, before = items(2000), items(1000)
     with serving(create_shuffler_app(shuffler(mixer, crowd=10_000))) as url:
-        (pages,) = mixer._connection.execute("PRAGMA page_count").fetchone()
-        mixer._connection.execute(f"PRAGMA max_page_count = {pages}")
-        full = ask(url + PATH, b"".join(sent), bearer("up"))
-        assert (full.status, full.headers["retry-after"]) == (503, "1")
-        assert mixer.waiting(TASK) == 0
-        mixer._connection.execute("PRAGMA max_page_count = 100000")
+        assert ask(url + PATH, b"".join(before), bearer("up")).json["accepted"] == 1000
+        with monkeypatch.context() as broken:
+            write = os.write
+            broken.setattr(
+                os, "write", lambda file, data: full() if len(data) > 2048 * WIDTH else write(file, data)
+            )
+            full_disk = ask(url + PATH, b"".join(sent), bearer("up"))
+        assert (full_disk.status, full_disk.headers["retry-after"]) == (503, "1")
+        assert mixer.waiting(TASK) == 1000
         assert ask(url + PATH, b"".join(sent), bearer("up")).json == {"accepted": 2000, "repeated": 0}
+        assert mixer.waiting(TASK) == 3000
+
+
+def full() -> int:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_lost_what_was_written_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failed sync a second one would succeed and mean nothing: the file is written anew."""
+    store, kept, lost = Mixer(tmp_path / "shuffler.db"), items(5), items(3)
+    assert store.add(TASK, kept) == (5, 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(staging, "_to_disk", lambda file: full())
+        with pytest.raises(OSError, match="No space"):
+            store.add(TASK, lost)
+    assert store.waiting(TASK) == 5
+    (path,) = tmp_path.glob("*.waiting")
+    place = path.stat().st_ino
+    assert store.add(TASK, lost) == (3, 0)
+    assert path.stat().st_ino != place
+    store.close()
+    again = Mixer(tmp_path / "shuffler.db")
+    assert again.add(TASK, kept + lost) == (0, 8)
+    again.close()
+
+
+def test_crashes_between_the_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crowd is in the database, and its items are not overwritten yet: they do not leave a second time."""
+    store, sent = Mixer(tmp_path / "shuffler.db"), items(9)
+    store.add(TASK, sent)
+    with monkeypatch.context() as broken:
+        broken.setattr(Staging, "_write", lambda *_: full())
+        with pytest.raises(OSError, match="No space"):
+            store.close_crowds(TASK, 9)
+    store.close()
+    (path,) = tmp_path.glob("*.waiting")
+    assert all(item in path.read_bytes() for item in sent)
+    half = bytearray(path.read_bytes())
+    half[half.index(bytes(16 + WIDTH)) + 20] = 1  # and the power went in the middle of writing another
+    path.write_bytes(half)
+    again = Mixer(tmp_path / "shuffler.db")
+    assert again.waiting(TASK) == 0
+    assert not any(path.read_bytes())
+    assert again.add(TASK, sent) == (0, 9)
+    assert again.crowd(again.outgoing()[0]).reports == 9
+    again.close()
+
+
+def test_the_file_grows_and_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All items are drawn new places; the old file, which is still open here, holds nothing any more."""
+    store, sent = Mixer(tmp_path / "shuffler.db"), items(1024)
+    store.add(TASK, sent)
+    (path,) = tmp_path.glob("*.waiting")
+    before = path.read_bytes()
+    with path.open("rb") as old:
+        assert store.add(TASK, items(1)) == (1, 0)
+        assert not any(old.read())
+    after = path.read_bytes()
+    assert len(after) == 2 * len(before)
+    assert all(item in after for item in sent)
+    assert sum(before.index(item) == after.index(item) for item in sent) < 20  # one in two is expected
+    store.close()
+
+
+def test_a_store_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    """Waiting items move to the file of slots, digests stay, and nothing of the old table is left."""
+    waiting, gone = items(4), items(3)
+    with closing(sqlite3.connect(tmp_path / "shuffler.db")) as db:
+        db.execute(
+            "CREATE TABLE items (task BLOB, digest BLOB, item BLOB, PRIMARY KEY (task, digest)) WITHOUT ROWID"
+        )
+        rows = [(TASK.digest, digest(item), item) for item in waiting]
+        rows += [(TASK.digest, digest(item), None) for item in gone]
+        db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
+        db.commit()
+    for _ in range(2):
+        store = Mixer(tmp_path / "shuffler.db")
+        assert store.add(TASK, waiting + gone) == (0, 7)
+        assert store.waiting(TASK) == 4
+        store.close()
+    assert not any(item[:16] in (tmp_path / "shuffler.db").read_bytes() for item in waiting)
 
 
 def test_it_says_what_its_crowds_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,7 +667,7 @@ def test_wrong_settings_are_refused(mixer: Mixer, tmp_path: Path) -> None:
         shuffler(mixer, crowd=1)
     with refused("200,001", "164,482", "minimum_reports"):
         shuffler(mixer, task=TASK.model_copy(update={"minimum_reports": 200_001}))
-    for url in ("collector.example", "ftp://collector.example", "http://"):
+    for url in ("collector.example", "ftp://collector.example", "http://", "http://collector..example"):
         with refused("address"):
             shuffler(mixer, url)
     for path in (tmp_path, tmp_path / "shuffler.db"):  # a folder, and the store that somebody has open

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from collecting import collected_task, collecting, eventually, some_reports
+from live import own_answer
 
 from helpers import python, refused
 from hubbub.device.upload import Uploader
@@ -50,12 +51,12 @@ def fake_collector(port: int = 0) -> Iterator[Fake]:
             if status == 0:  # cut the line after the batch was taken
                 self.close_connection = True
                 return
+            media, said = own_answer(status, self.headers["Hubbub-Batch"])
             self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", "2")
+            for name, value in {"Content-Type": media, **headers, "Content-Length": len(said)}.items():
+                self.send_header(name, str(value))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(said)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -181,7 +182,8 @@ def test_what_is_refused_for_good_is_set_aside(tmp_path: Path) -> None:
             uploader.add(bad)
             eventually(lambda: len(fake.sent) == 1)
             uploader.add(good)
-            assert uploader.flush()
+            assert not uploader.flush()  # not everything was acknowledged
+            assert uploader.flush()  # nothing has been refused since
             assert [path.read_bytes() for path in uploader.refused] == [bad]
         with Uploader(fake.address, TASK, "t", tmp_path) as uploader:
             assert uploader.flush()
@@ -199,7 +201,15 @@ def test_a_token_that_is_not_valid_yet_keeps_the_reports(tmp_path: Path) -> None
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    for url in ("", "collector.example", "ftp://collector.example", "https://"):
+    for url in (
+        *("", "collector.example", "ftp://collector.example", "https://", "http://collector..example"),
+        *(
+            "http://[",
+            "http://collector.example:99999",
+            "http://collector.example:0",
+            f"http://{'x' * 64}.example",
+        ),
+    ):
         with refused("https://"):
             Uploader(url, TASK, "t", tmp_path)
     with refused("at least 1"):

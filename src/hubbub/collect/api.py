@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +41,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     """The service as an ASGI application. It lives as long as the store is open."""
     service = Service(store, tasks, settings or Settings())
     app = _App(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
-    app.state.service = service
+    app.state.service, app.state.settings = service, service.settings
     common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
     for name, uploads in (("reports", Uploads(*common)), ("shuffled", Uploads(*common, service.keys))):
         app.router.routes.append(Route(f"/v1/tasks/{{task}}/{name}", uploads, methods=["POST"]))
@@ -73,35 +72,13 @@ class _App(FastAPI):
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Fold and look for new tokens in the background; at the end, write what is queued."""
+    """Work in the background; at the end, write what is queued."""
     service: Service = app.state.service
-    service.folder.start(service.settings.fold_every)
-    ended = threading.Event()
-    watch = threading.Thread(target=_watch_tokens, args=(service, ended), name="hubbub-tokens", daemon=True)
-    watch.start()
-    check = threading.Thread(target=_watch_store, args=(service, ended), name="hubbub-check", daemon=True)
-    check.start()
+    service.start()
     _log.info("collecting %d tasks", len(service.tasks()))
     yield
-    ended.set()
     await asyncio.to_thread(service.close)
     _log.info("stopped")
-
-
-def _watch_tokens(service: Service, ended: threading.Event) -> None:
-    while not ended.wait(1):
-        try:
-            service.tokens.refresh()
-        except Unavailable as problem:
-            _log.error("the store does not answer: %s", problem)
-
-
-def _watch_store(service: Service, ended: threading.Event) -> None:
-    while not ended.wait(service.settings.check_every):
-        try:
-            service.store.look_closely()
-        except Exception as problem:  # whatever it is, the next look comes
-            _log.error("the store cannot be trusted: %s", problem)
 
 
 class _Outermost:
@@ -211,7 +188,7 @@ def _file(*media: str) -> dict[str, Any]:
     return {"response_class": Response, "responses": {200: {"content": {name: {} for name in media}}}}
 
 
-_ANALYST = [_needs("analyst")]
+_ANALYST, _ADMIN = [_needs("analyst")], [_needs("admin")]
 _PARQUET = "application/vnd.apache.parquet"
 TheService = Annotated[Service, Depends(_service)]
 TheTask = Annotated[Task, Depends(_task)]
@@ -282,14 +259,14 @@ def show_history(
     return service.history(task, keys or (), level, quantity)
 
 
-@_reading.get("/v1/tasks/{task}/state", dependencies=_ANALYST, **_file("application/octet-stream"))
+@_reading.get("/v1/tasks/{task}/state", dependencies=_ADMIN, **_file("application/octet-stream"))
 def download_state(service: TheService, task: TheTask) -> Response:
-    """The state file: the sum of all reports."""
+    """The state file: the sum of all reports, or in some families the reports themselves."""
     data = service.state_file(task)
     return Response(data, media_type="application/octet-stream", headers=_attachment("state.hubbub"))
 
 
-@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=[_needs("admin")], **_file(_PARQUET))
+@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=_ADMIN, **_file(_PARQUET))
 def download_reports(service: TheService, task: TheTask) -> Response:
     """All kept reports as a Parquet file, one row per batch."""
     if not task.keep_reports:
@@ -313,27 +290,28 @@ def public_key(service: TheService) -> dict[str, str]:
 # Health
 
 
+@_reading.head("/healthz", include_in_schema=False)
 @_reading.get("/healthz")
 async def healthy() -> dict[str, str]:
     """The process answers."""
     return {"status": "alive"}
 
 
+@_reading.head("/readyz", include_in_schema=False)
 @_reading.get("/readyz")
 def ready(service: TheService) -> JSONResponse:
-    """The store answers and is the one that was opened. Tasks that are damaged are named; the others go on."""
-    service.store.ping()
-    for task in service.tasks():
-        with suppress(Damaged):
-            service.folder.fold(task)
-    damaged = service.folder.damaged
-    if len(damaged) == len(service.tasks()):
-        raise Damaged(" ".join(damaged.values()))
-    return JSONResponse({"status": "ready", **({"damaged": sorted(damaged)} if damaged else {})})
+    """The store can be written and is the one that was opened, and no thread in the background is in trouble.
+
+    Tasks that are damaged are named; the others go on.
+    """
+    service.health.check()
+    damaged = sorted(service.folder.damaged)
+    return JSONResponse({"status": "ready", **({"damaged": damaged} if damaged else {})})
 
 
+@_reading.head("/metrics", include_in_schema=False)
 @_reading.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: TheService) -> PlainTextResponse:
     """Counters for Prometheus."""
-    text = service.metrics.text(len(service.writer))
+    text = service.metrics.text(len(service.writer), service.workers)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -45,6 +45,7 @@ _PROBLEM = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
+        "batch": {"type": "string", "description": "The batch that an upload's problem is about."},
     },
 }
 _STATUSES = {

@@ -11,13 +11,15 @@ import asyncio
 import hashlib
 import json
 import logging
-import re
 import time
+from collections import Counter
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from hubbub.collect.connections import body_parts
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
@@ -28,13 +30,13 @@ from hubbub.collect.tokens import Role, Tokens, allows
 from hubbub.collect.writing import Arrival, Collected, Examined, Writer, Written, examine
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.delivery import BATCH_HEADER, batch_named
 from hubbub.protocol.files import REPORTS, check_header
 from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.api")
 
-_BATCH_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 #: Bodies that are larger are examined in a thread, so that others need not wait.
 _QUICK = 1 << 16
 _UNOPENED = "sealed for another key or task, or changed on the way"
@@ -94,7 +96,9 @@ class Uploads:
         self._writer, self._metrics, self._keys = writer, metrics, keys
         self._role: Role = "upload" if keys is None else "shuffler"
         self._one_large = asyncio.Lock()
-        self._held = 0
+        self._all_held = 0
+        self._held: Counter[str] = Counter()
+        self._under_way: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose path names the task after `/v1/tasks/`."""
@@ -103,9 +107,9 @@ class Uploads:
         try:
             answer = await self._answer(scope, receive)
         except Problem as found:
-            problem = found
+            problem = found.about(_batch_of(scope))
         except Refused as found:
-            problem = Problem(422, "not a batch", str(found))
+            problem = Problem(422, "not a batch", str(found)).about(_batch_of(scope))
         except ClientDisconnect:
             return
         except Exception:
@@ -122,13 +126,20 @@ class Uploads:
             await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> bytes:
-        collected, batch_id, length = self._admit(scope)
-        self._held += length
+        collected, batch_id, token = self._admit(scope)
+        held, body = 0, bytearray()
+        self._under_way[token] += 1
         try:
-            body = await self._read(receive, length)
+            async for part in body_parts(receive, self._settings):
+                held += len(part)
+                self._hold(token, len(part))
+                body += part
             outcome, examined = await self._store(await self._arrival(collected, batch_id, body))
         finally:
-            self._held -= length
+            self._hold(token, -held, check=False)
+            self._under_way[token] -= 1
+            if not self._under_way[token]:
+                del self._under_way[token], self._held[token]
         if outcome == "conflict":
             detail = "This batch id was used for other reports before: make a new id for every batch."
             raise Problem(409, "batch id taken", detail)
@@ -157,8 +168,8 @@ class Uploads:
             raise Problem(422, "no valid report", detail, **answer)
         return json.dumps(answer).encode()
 
-    def _admit(self, scope: Scope) -> tuple[Collected, str, int]:
-        """Refuse what can be refused without reading the body."""
+    def _admit(self, scope: Scope) -> tuple[Collected, str, str]:
+        """Refuse what can be refused without reading the body; else the task, the batch's id and the token."""
         headers = dict(scope["headers"])
         given = headers.get(b"authorization", b"").decode("latin-1")
         role = self._tokens.role_of(given[7:]) if given[:7].lower() == "bearer " else None
@@ -169,42 +180,30 @@ class Uploads:
             raise Problem(404, "no such task", "No task with this digest is collected here.")
         if collected.name in self._writer.damaged:
             raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
-        batch_id = headers.get(b"hubbub-batch", b"")
-        if not _BATCH_ID.fullmatch(batch_id):
+        batch_id = _batch_of(scope)
+        if not batch_id:
             detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."
             raise Problem(400, "batch id needed", detail)
         size = headers.get(b"content-length", b"")
         if not size.isdigit():
             raise Problem(411, "length needed", "Send the body's length in the header Content-Length.")
-        length = int(size[:20])
-        if length > self._settings.largest_body:
+        if int(size[:20]) > self._settings.largest_body:
             detail = f"A body has at most {self._settings.largest_body:,} bytes: send several batches."
             raise Problem(413, "too large", detail, {"Connection": "close"})
-        if self._writer.full or self._held + length > self._settings.memory:
+        if self._writer.full or self._under_way[given[7:]] >= self._settings.uploads_per_token:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
-        return collected, batch_id.decode(), length
+        return collected, batch_id, given[7:]
 
-    async def _read(self, receive: Receive, length: int) -> bytes | bytearray:
-        """The body, once in memory: a small one comes in one piece, a large one is put together where it stays."""
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._settings.patience):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    chunk: bytes = message.get("body", b"")
-                    if not message.get("more_body", False):
-                        break
-                    body += chunk
-        except TimeoutError:
-            raise Problem(
-                408, "too slow", "The body did not arrive in time.", {"Connection": "close"}
-            ) from None
-        if not body:
-            return chunk
-        body += chunk
-        return body
+    def _hold(self, token: str, size: int, check: bool = True) -> None:
+        """Count bytes that have come, or have been dealt with; what is only announced takes no room."""
+        self._held[token] += size
+        self._all_held += size
+        if check and (
+            self._all_held > self._settings.memory or self._held[token] > self._settings.memory_per_token
+        ):
+            problem = busy(429, "Too much is on its way in: send this batch again in a second.")
+            problem.headers = {**(problem.headers or {}), "Connection": "close"}
+            raise problem
 
     async def _arrival(self, collected: Collected, batch_id: str, body: bytes | bytearray) -> Arrival:
         """A batch that can be written. Large ones are examined here, one at a time, since that takes memory."""
@@ -230,3 +229,7 @@ class Uploads:
                 return await self._writer.submit(arrival)
         except (Unavailable, TimeoutError):
             raise busy(503, "The store cannot be written now: send this batch again later.") from None
+
+
+def _batch_of(scope: Scope) -> str:
+    return batch_named(Headers(scope=scope).get(BATCH_HEADER, ""))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hubbub.collect.staging import Staging, digest
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
@@ -19,22 +20,12 @@ from hubbub.protocol.task import Task
 LARGEST_BODY = 4 << 20
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS items (
-    task BLOB NOT NULL, digest BLOB NOT NULL, item BLOB, PRIMARY KEY (task, digest)
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS waiting ON items (task) WHERE item IS NOT NULL;
+CREATE TABLE IF NOT EXISTS seen (task BLOB NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (task, digest)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS outgoing (
     batch TEXT PRIMARY KEY, task BLOB NOT NULL, reports INTEGER NOT NULL, payload BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (task BLOB NOT NULL, period BLOB NOT NULL, PRIMARY KEY (task, period)) WITHOUT ROWID;
 """
-#: The items that have not left. Without the hint SQLite would go through the digests of all that ever came.
-_WAITING = "items INDEXED BY waiting WHERE task = ? AND item IS NOT NULL"
-
-
-def digest(item: bytes) -> bytes:
-    """What an item is stored under, after its period, and all that is kept of it once it has left."""
-    return hashlib.blake2b(item, digest_size=16).digest()
 
 
 class Crowd(NamedTuple):
@@ -47,31 +38,94 @@ class Crowd(NamedTuple):
 
 
 class Mixer:
-    """Items that wait and crowds that leave, in one SQLite file, which one process at a time may use."""
+    """Items that wait, and crowds that leave, which one process at a time may use.
+
+    Items wait in files of slots (`hubbub.collect.staging`). The database next to them learns of an item when its crowd
+    is closed, of all items of the crowd in one transaction and in the order of their digests. So its pages and its log
+    tell crowds, which the collector sees anyway, and nothing of what came when and with whom.
+    """
 
     def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
         try:
+            self._path.touch(mode=0o600)
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
             # What leaves is overwritten, and what is acknowledged is on the disk.
             for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
                 self._connection.execute(f"PRAGMA {pragma}")
             self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_SCHEMA)
-        except sqlite3.Error as problem:
+        except (sqlite3.Error, OSError) as problem:
             raise Refused(f"{path} cannot be used as the shuffler's store: {problem}.") from None
         self._lock = threading.Lock()
+        self._stages: dict[bytes, Staging] = {}
+        self._move_items()
+
+    def _move_items(self) -> None:
+        """Stores of earlier versions kept waiting items in the database."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'items'").fetchone():
+            return
+        rows = self._connection.execute("SELECT task, item FROM items WHERE item IS NOT NULL").fetchall()
+        for task, item in rows:
+            stage = self._stage(task, len(item))
+            if digest(item) not in stage.items:
+                stage.put([item])
+        for stage in self._stages.values():
+            stage.sync()
+        with self._transaction() as db:
+            db.execute("INSERT OR IGNORE INTO seen SELECT task, digest FROM items WHERE item IS NULL")
+            db.execute("DROP TABLE items")
+        self._connection.execute("VACUUM")
+        self._clear_log()
+
+    def _stage(self, task: bytes, width: int) -> Staging:
+        """Where items of a task wait; what a crash left there of items that have gone is overwritten first."""
+        if task not in self._stages:
+            try:
+                stage = Staging(self._path.with_name(f"{self._path.name}-{task.hex()}.waiting"), width)
+            except OSError as problem:
+                raise Refused(f"{self._path} cannot be used as the shuffler's store: {problem}.") from None
+            self._stages[task] = stage
+        return self._stages[task]
+
+    def _waiting(self, task: Task) -> Staging:
+        known = task.digest in self._stages
+        stage, label = self._stage(task.digest, sealed_width(task)), label_width(task)
+        if not known:
+            over = self._over(task)
+            stage.drop(
+                [
+                    name
+                    for name, item in stage.items.items()
+                    if item[:label] in over or self._left(task, item[:label] + name)
+                ]
+            )
+        return stage
+
+    def _over(self, task: Task) -> set[bytes]:
+        query = "SELECT period FROM ended WHERE task = ?"
+        return {period for (period,) in self._connection.execute(query, (task.digest,))}
+
+    def _left(self, task: Task, name: bytes) -> bool:
+        """Whether an item has left in a crowd."""
+        query = "SELECT 1 FROM seen WHERE task = ? AND digest = ?"
+        return self._connection.execute(query, (task.digest, name)).fetchone() is not None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        with self._lock, self._change() as connection:
+            yield connection
+
+    @contextmanager
+    def _change(self) -> Iterator[sqlite3.Connection]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._connection
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
 
     def add(self, task: Task, items: Sequence[bytes]) -> tuple[int, int]:
         """Keep items, which are on disk when this returns: how many are new, and how many were here before.
@@ -79,21 +133,28 @@ class Mixer:
         Neither are those of periods that have ended: they may have been here before, and nobody knows any more.
         """
         label = label_width(task)
-        with self._transaction() as db:
-            query = "SELECT period FROM ended WHERE task = ?"
-            over = {period for (period,) in db.execute(query, (task.digest,))}
+        with self._lock:
+            stage, over = self._waiting(task), self._over(task)
             taken = [item for item in items if item[:label] not in over]
-            before = db.total_changes
-            rows = [(task.digest, item[:label] + digest(item), item) for item in taken]
-            db.executemany("INSERT OR IGNORE INTO items VALUES (?, ?, ?)", rows)
-            fresh = int(db.total_changes - before)
-        return fresh, len(taken) - fresh
+            fresh = {
+                known: item
+                for known, item in ((digest(item), item) for item in taken)
+                if known not in stage.items and not self._left(task, item[:label] + known)
+            }
+            if fresh:
+                stage.put(list(fresh.values()))
+        try:
+            stage.sync()  # also for those that were here: whoever sent them first may still wait for the disk
+        except OSError:
+            with self._lock, suppress(OSError):
+                stage.drop(fresh.keys() & stage.items.keys())
+            raise
+        return len(fresh), len(taken) - len(fresh)
 
     def waiting(self, task: Task) -> int:
         """Items that wait for their crowd."""
         with self._lock:
-            query = f"SELECT count(*) FROM {_WAITING}"
-            return int(self._connection.execute(query, (task.digest,)).fetchone()[0])
+            return len(self._waiting(task).items)
 
     def close_crowds(self, task: Task, least: int) -> int:
         """Turn all items that wait, period by period, into crowds of at least `least`; how many crowds that gave.
@@ -102,23 +163,22 @@ class Mixer:
         """
         largest, label = max(LARGEST_BODY // sealed_width(task), least), label_width(task)
         closed = 0
-        with self._transaction() as db:
-            query = f"SELECT substr(digest, 1, ?), count(*) FROM {_WAITING} GROUP BY 1"
-            sizes = db.execute(query, (label, task.digest)).fetchall()
-            for period in [period for period, count in sizes if count >= least]:
-                which = f"{_WAITING} AND substr(digest, 1, ?) = ?"
-                place = (task.digest, label, period)
-                items = [item for (item,) in db.execute(f"SELECT item FROM {which}", place)]
+        with self._lock:
+            stage = self._waiting(task)
+            sizes = Counter(item[:label] for item in stage.items.values())
+            for period in [period for period, count in sizes.items() if count >= least]:
+                known = sorted(name for name, item in stage.items.items() if item[:label] == period)
+                items = [stage.items[name] for name in known]
                 crowds = min(-(-len(items) // largest), len(items) // least)
                 secrets.SystemRandom().shuffle(items)
-                for part in range(crowds):
-                    crowd = items[part * len(items) // crowds : (part + 1) * len(items) // crowds]
-                    row = Crowd(secrets.token_hex(16), task.digest, len(crowd), b"".join(crowd))
-                    db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", row)
-                db.execute(
-                    f"UPDATE items SET item = NULL WHERE task = ? AND digest IN (SELECT digest FROM {which})",
-                    (task.digest, *place),
-                )
+                with self._change() as db:
+                    for part in range(crowds):
+                        crowd = items[part * len(items) // crowds : (part + 1) * len(items) // crowds]
+                        row = Crowd(secrets.token_hex(16), task.digest, len(crowd), b"".join(crowd))
+                        db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", row)
+                    rows = ((task.digest, period + name) for name in known)
+                    db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
+                stage.drop(known)
                 closed += crowds
         return closed
 
@@ -129,21 +189,26 @@ class Mixer:
         the clock says later, an item that nobody would recognise is not passed on.
         """
         label, dropped, after = label_width(task), 0, b""
-        while label:
-            with self._transaction() as db:
-                query = "SELECT digest FROM items WHERE task = ? AND digest > ? ORDER BY digest LIMIT 1"
-                row = db.execute(query, (task.digest, after)).fetchone()
-                if row is None:
-                    break
-                period = row[0][:label]
-                after = period + b"\xff" * 17  # no digest of this period is larger
-                if period not in still_open:
-                    these = "items WHERE task = ? AND digest > ? AND digest < ?"
-                    place = (task.digest, period, after)
-                    dropped += db.execute(f"SELECT count(item) FROM {these}", place).fetchone()[0]
+        if not label:
+            return 0
+        with self._lock:
+            stage = self._waiting(task)
+            late = {item[:label] for item in stage.items.values()} - still_open
+            while row := self._connection.execute(
+                "SELECT digest FROM seen WHERE task = ? AND digest > ? ORDER BY digest LIMIT 1",
+                (task.digest, after),
+            ).fetchone():
+                after = row[0][:label] + b"\xff" * 17  # no digest of this period is larger
+                late |= {row[0][:label]} - still_open
+            for period in late:
+                with self._change() as db:
                     db.execute("INSERT OR IGNORE INTO ended VALUES (?, ?)", (task.digest, period))
-                    db.execute(f"DELETE FROM {these}", place)
-        if dropped:
+                    these = (task.digest, period, period + b"\xff" * 17)
+                    db.execute("DELETE FROM seen WHERE task = ? AND digest > ? AND digest < ?", these)
+                gone = [name for name, item in stage.items.items() if item[:label] == period]
+                stage.drop(gone)
+                dropped += len(gone)
+        if late:
             self._clear_log()
         return dropped
 
@@ -175,5 +240,8 @@ class Mixer:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
+        """Give the files back."""
         with self._lock:
+            while self._stages:
+                self._stages.popitem()[1].close()
             self._connection.close()

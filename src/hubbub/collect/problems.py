@@ -31,6 +31,12 @@ class Problem(Exception):
         self.status, self.title, self.detail = status, title, detail
         self.headers, self.more = headers, more
 
+    def about(self, batch: str) -> Problem:
+        """The same, naming the batch that it is about: only so do senders believe it (`hubbub.protocol.delivery`)."""
+        if batch:
+            self.more["batch"] = batch
+        return self
+
     def response(self) -> Response:
         """The answer to send."""
         body = {"type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail}

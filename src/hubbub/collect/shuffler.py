@@ -3,8 +3,8 @@
 What it promises, and what the guarantee of the shuffled model rests on (docs/shuffler.md):
 
 - It cannot read. Items are sealed for the collector (`hubbub.protocol.sealing`); no private key is here.
-- It keeps items only: no sender, no address, no time, no batch of origin. They are stored under
-  their own digest, so not even the order in which they came is on disk.
+- It keeps items only: no sender, no address, no time, no batch of origin. They are stored in random places, so that
+  not even the order in which they came is on disk, nor which of them came together (`hubbub.collect.staging`).
 - A crowd leaves when at least `crowd` items of one period wait, never before and not at shutdown, as one batch in
   an order drawn from the operating system's generator, every order being equally likely. No crowd holds items of two
   periods, so no person has more reports in it than the task's `reports_per_period`.
@@ -23,10 +23,8 @@ import hmac
 import http.client
 import logging
 import sqlite3
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -34,10 +32,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hubbub.collect.connections import body_parts
 from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
+from hubbub.collect.workers import Worker
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.delivery import BATCH_HEADER, Answer, batch_named, connect, post, service_address
 from hubbub.protocol.periods import open_periods
 from hubbub.protocol.sealing import label_width, sealed_width
 from hubbub.protocol.task import Task
@@ -65,12 +66,9 @@ class Shuffler:
     ) -> None:
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
-        address = urlsplit(collector)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise Refused(f"The collector's address looks like https://collector.example, not {collector!r}.")
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
         self.upload_token = upload_token
-        self._collector, self._token, self._crowd = address, token, crowd
+        self._collector, self._token, self._crowd = service_address(collector), token, crowd
         limits = Settings()
         for task in tasks:
             most = min(limits.largest_body // sealed_width(task), limits.most_reports)
@@ -79,10 +77,11 @@ class Shuffler:
                     f"Crowds of task {task.name!r} would have {self.least(task):,} reports, and a collector takes "
                     f"{most:,} at a time: lower --crowd, or the task's minimum_reports."
                 )
-        self._unopened: set[str] = set()
+        self._set_aside: set[str] = set()
         self._open: dict[bytes, set[bytes]] = {}
-        self._wake, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hubbub shuffler", daemon=True)
+        self._pause = PATIENCE[0]
+        self._behind = False
+        self.worker = Worker("forward", self._round, (sqlite3.Error, OSError))
 
     def least(self, task: Task) -> int:
         """The size below which a crowd of this task never leaves."""
@@ -90,13 +89,11 @@ class Shuffler:
 
     def start(self) -> None:
         """Begin to pass crowds on, those of an earlier run first."""
-        self._thread.start()
+        self.worker.start()
 
     def stop(self) -> None:
         """End after the attempt that is under way; what waits keeps waiting on disk."""
-        self._stopping.set()
-        self._wake.set()
-        self._thread.join()
+        self.worker.stop()
         self.mixer.close()
 
     def accept(self, task: Task, body: bytes) -> tuple[int, int]:
@@ -107,25 +104,19 @@ class Shuffler:
         width, label, current = sealed_width(task), label_width(task), _labels(task)
         items = [body[start : start + width] for start in range(0, len(body), width)]
         taken = self.mixer.add(task, [item for item in items if item[:label] in current])
-        self._wake.set()
+        if not self._behind:  # new items do not make a silent collector answer sooner
+            self.worker.wake()
         return taken
 
-    def _run(self) -> None:
-        pause = PATIENCE[0]
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                delivered, asked = self.step()
-            except sqlite3.Error as problem:
-                _log.error("the store does not answer: %s", problem)
-                delivered, asked = False, 0.0
-            if delivered:
-                pause = PATIENCE[0]
-                self._wake.wait(_TIDY)
-            else:
-                # New items do not make a silent collector answer sooner, so they do not end this wait.
-                self._stopping.wait(max(pause, asked))
-                pause = min(2 * pause, PATIENCE[1])
+    def _round(self) -> float:
+        """Pass on what can be; the seconds until somebody should look again."""
+        delivered, asked = self.step()
+        self._behind = not delivered
+        if delivered:
+            self._pause = PATIENCE[0]
+            return _TIDY
+        pause, self._pause = self._pause, min(2 * self._pause, PATIENCE[1])
+        return max(pause, asked)
 
     def step(self) -> tuple[bool, float]:
         """End the periods that are over, close the crowds that are complete and send all that are closed.
@@ -138,25 +129,27 @@ class Shuffler:
                 self.mixer.close_crowds(task, self.least(task))
         delivered, asked = True, 0.0
         for batch in self.mixer.outgoing():
-            if batch in self._unopened:
+            if batch in self._set_aside:
                 continue
             crowd = self.mixer.crowd(batch)
             try:
-                status, wait = self._post(crowd)
+                answer = self._post(crowd)
             except (OSError, http.client.HTTPException) as problem:
                 _log.warning("the collector does not answer: %s", type(problem).__name__)
                 return False, asked
             words = f"a crowd of {crowd.reports} reports of task {crowd.task.hex()}"
-            if status == 200:
+            if answer.verdict == "taken":
                 self.mixer.forget(batch)
                 _log.info("forwarded %s", words)
-            elif status == 422:
+            elif (
+                answer.verdict == "later"
+            ):  # it may be put right by somebody, and nobody else may say that it is taken
+                _log.warning("the collector answers %d to %s", answer.status, words)
+                delivered, asked = False, max(asked, answer.wait)
+            else:
                 # Perhaps it came up with another key: kept, and tried again at the next start.
-                self._unopened.add(batch)
-                _log.error("the collector can open nothing of %s", words)
-            else:  # it may be put right by somebody
-                _log.warning("the collector answers %d to %s", status, words)
-                delivered, asked = False, max(asked, wait)
+                self._set_aside.add(batch)
+                _log.error("the collector refuses (%d) %s", answer.status, words)
         return delivered, asked
 
     def _end_periods(self, task: Task) -> None:
@@ -169,23 +162,11 @@ class Shuffler:
             words = f"{dropped} reports of task {task.digest.hex()}"
             _log.warning("dropped %s: their period is over, and they were too few for a crowd", words)
 
-    def _post(self, crowd: Crowd) -> tuple[int, float]:
-        """The collector's status, and the seconds it asks to wait. Redirects are not followed: the token stays."""
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        address = self._collector
-        connection = kinds[address.scheme](address.netloc.rpartition("@")[2], timeout=60)
-        headers = {
-            "Authorization": f"Bearer {self._token}",
-            "Hubbub-Batch": crowd.batch,
-            "Content-Type": "application/octet-stream",
-        }
-        path = f"{address.path.rstrip('/')}/v1/tasks/{crowd.task.hex()}/shuffled"
+    def _post(self, crowd: Crowd) -> Answer:
+        connection = connect(self._collector, timeout=60)
+        route = f"/v1/tasks/{crowd.task.hex()}/shuffled"
         try:
-            connection.request("POST", path, crowd.payload, headers)
-            answer = connection.getresponse()
-            answer.read()
-            wait = answer.getheader("Retry-After", "")
-            return answer.status, min(float(wait), 600.0) if wait.isdecimal() else 0.0
+            return post(connection, self._collector, route, crowd.payload, self._token, crowd.batch)[0]
         finally:
             connection.close()
 
@@ -195,8 +176,9 @@ def _labels(task: Task) -> set[bytes]:
     return {period.encode()[: label_width(task)] for period in open_periods(task, today())}
 
 
-def create_shuffler_app(shuffler: Shuffler) -> Starlette:
+def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) -> Starlette:
     """The HTTP side: one route that takes sealed items, and one that says it is alive."""
+    limits = settings or Settings()
 
     async def sealed(request: Request) -> Response:
         if not _may_upload(request, shuffler.upload_token):
@@ -204,7 +186,7 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
         task = shuffler.tasks.get(request.path_params["task"])
         if task is None:
             raise Problem(404, "no such task", "No task with this digest is shuffled here.")
-        body = await _body(request)
+        body = await _body(request, limits)
         if not body or len(body) % sealed_width(task):
             detail = f"Sealed reports of this task have {sealed_width(task)} bytes each, one after another."
             raise Problem(422, "not sealed reports", detail)
@@ -212,18 +194,22 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
             if await run_in_threadpool(shuffler.mixer.outgoing_bytes) > MOST_OUTGOING:
                 raise busy(503, "The collector does not answer and the store is full: send this again later.")
             fresh, repeated = await run_in_threadpool(shuffler.accept, task, body)
-        except sqlite3.Error:
+        except (sqlite3.Error, OSError):
             raise busy(503, "The store cannot be written now: send this again later.") from None
         refused = len(body) // sealed_width(task) - fresh - repeated
-        counts = {"accepted": fresh, "repeated": repeated}
-        return JSONResponse({**counts, "refused": refused} if refused else counts)
+        answer: dict[str, int | str] = {"accepted": fresh, "repeated": repeated}
+        if refused:
+            answer["refused"] = refused
+        if batch := _batch_of(request):
+            answer["batch"] = batch
+        return JSONResponse(answer)
 
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def refuse(request: Request, problem: Exception) -> Response:
         assert isinstance(problem, Problem)
-        return problem.response()
+        return problem.about(_batch_of(request)).response()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -232,7 +218,14 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
         await run_in_threadpool(shuffler.stop)
 
     routes = [Route("/v1/tasks/{task}/sealed", sealed, methods=["POST"]), Route("/healthz", alive)]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+    app.state.settings = limits
+    return app
+
+
+def _batch_of(request: Request) -> str:
+    """The batch's name, which is repeated in the answer so that the device knows who answers. It is not kept."""
+    return batch_named(request.headers.get(BATCH_HEADER, ""))
 
 
 def _may_upload(request: Request, token: str) -> bool:
@@ -240,14 +233,14 @@ def _may_upload(request: Request, token: str) -> bool:
     return hmac.compare_digest(given, f"Bearer {token}".encode())
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, settings: Settings) -> bytes:
     """The body; one that is too long is not read to its end."""
     too_long = Problem(413, "too large", f"A body has at most {LARGEST_BODY:,} bytes: send several.")
     size = request.headers.get("content-length", "0")
     if not size.isdecimal() or int(size[:20]) > LARGEST_BODY:
         raise too_long
     parts, read = [], 0
-    async for part in request.stream():
+    async for part in body_parts(request.receive, settings):
         read += len(part)
         if read > LARGEST_BODY:
             raise too_long

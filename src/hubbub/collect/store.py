@@ -181,19 +181,22 @@ class Store(Database):
         more = {name: table.c[name] + insert.excluded[name] for name in count}
         return insert.on_conflict_do_update(index_elements=list(keys), set_=more)
 
-    def waiting(self, task: str) -> bool:
-        """Whether any batch is not in the snapshot yet."""
-        query = sql.select(log.c.seq).where(log.c.task == task).limit(1)
+    def waiting(self, task: str) -> int:
+        """Reports that are not in the snapshot yet."""
+        query = sql.select(sql.func.sum(log.c.count)).where(log.c.task == task)
         with self.reading() as connection:
-            return connection.execute(query).scalar() is not None
+            return int(connection.execute(query).scalar() or 0)
 
     def last(self) -> int:
         """A number that no lot exceeds that has been acknowledged by now."""
         with self.reading() as connection:
             return connection.execute(sql.select(sql.func.max(log.c.seq))).scalar() or 0
 
-    def unfolded(self, task: str, last: int, most: int) -> list[Unfolded]:
-        """Lots up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes."""
+    def unfolded(self, task: str, last: int, most: int, least: int = 1) -> list[Unfolded]:
+        """Lots up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes.
+
+        They have at least `least` reports, if there are so many.
+        """
         query = (
             log.select()
             .where(log.c.task == task, log.c.seq <= last)
@@ -204,8 +207,8 @@ class Store(Database):
         with self.reading() as connection, connection.execute(query) as rows:
             for row in rows:
                 found.append(Unfolded(row.seq, lot_in(row, task)))
-                most -= len(row.payload)
-                if most <= 0 or len(found) == _MOST_LOTS:
+                most, least = most - len(row.payload), least - found[-1].lot.count
+                if least <= 0 and (most <= 0 or len(found) >= _MOST_LOTS):
                     break
         return found
 
@@ -325,8 +328,9 @@ class Store(Database):
                 change = self.insert(states).values(task=task, epoch=0, **row).on_conflict_do_nothing()
             if connection.execute(change.returning(states.c.version)).scalar() is None:
                 return False
-            places = [lot.seq for lot in folded]
-            assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
+            for start in range(0, len(folded), _MOST_LOTS):
+                places = [lot.seq for lot in folded[start : start + _MOST_LOTS]]
+                assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
             for lot in kept:
                 extend(connection, task, lot)
             for period, reports in sorted(arrived.items()):

@@ -115,7 +115,13 @@ class Database:
             return bytes(connection.execute(sql.select(meta.c.value).where(meta.c.name == name)).scalar_one())
 
     def ping(self) -> None:
-        """Raise `Unavailable` if the store does not answer, or is not the one that was opened."""
+        """Raise `Unavailable` if nothing can be written, or the store is not the one that was opened.
+
+        Something is written, and is gone before others see it.
+        """
         self.look()
-        with self.reading() as connection:
+        name = f"ping {secrets.token_hex(8)}"
+        with self.writing() as connection:
             self.check_generation(connection)
+            connection.execute(meta.insert().values(name=name, value=bytes(4096)))
+            connection.execute(meta.delete().where(meta.c.name == name))

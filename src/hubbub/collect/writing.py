@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,11 +136,18 @@ class Writer:
         self._queue: deque[tuple[Arrival, asyncio.Future[Written]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        #: When a group of batches last could not be written, by the monotonic clock; None once one could.
+        self.failed: float | None = None
         self._thread = threading.Thread(target=self._run, name="hubbub-write", daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def alive(self) -> bool:
+        """Whether anybody writes."""
+        return self._thread.is_alive()
 
     @property
     def full(self) -> bool:
@@ -173,10 +181,11 @@ class Writer:
                     for outcome, arrival in zip(outcomes, arrivals, strict=True)
                     if arrival.examined is not None
                 ]
+                self.failed = None
             except (
                 Exception
             ) as problem:  # whatever it is, the senders must hear of it and the thread must live
-                written = problem
+                written, self.failed = problem, time.monotonic()
             loop = group[0][1].get_loop()
             loop.call_soon_threadsafe(_settle, [future for _, future in group], written)
 

@@ -4,9 +4,10 @@
         uploader.report(Ledger("ledger.json"), {"page:17": 1.0})
 
 What an uploader has taken is on disk before it returns, and leaves the disk when the collector has acknowledged it.
-Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, a fresh
-random one, so at any moment a report is in exactly one place. What is sent is a function of that file: a batch
-that is sent again, by a retry or after a crash, has the same id and the same bytes, and the collector counts it once.
+A batch that is sent again, by a retry or after a crash, has the same id and the same bytes (`hubbub.device.spool`), and
+the collector counts it once.
+Only the collector's own word ends a batch, for good or ill (`hubbub.protocol.delivery`); whatever a login page or a
+proxy in between may say, it is sent again.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import logging
-import os
 import random
-import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from hubbub.device.spool import Spool
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.delivery import Answer, connect, post, service_address
 from hubbub.protocol.sealing import sealed_width
 from hubbub.protocol.task import Task
 
@@ -40,14 +41,10 @@ _log = logging.getLogger("hubbub.upload")
 
 #: Kind of an envelope of reports.
 _REPORTS = b"R"
-#: Answers after which the same batch may be welcome later; 401, 403 and 404 may be a collector that is not set up yet.
-_LATER = frozenset({401, 403, 404, 408, 425, 429, 500, 502, 503, 504})
+#: Seconds for which a connection is used again; servers and proxies close idle ones a little later.
+_FRESH = 2.0
 #: Seconds until the next attempt: first, and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 300.0
-#: Bytes of an answer that are read.
-_LONGEST_ANSWER = 100_000
-#: The longest that a collector may ask us to wait.
-_LONGEST_WISH = 3600.0
 
 
 class Uploader:
@@ -73,28 +70,25 @@ class Uploader:
         timeout: float = 30.0,
         sealed_for: bytes | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Refused(f"{url!r} is not the address of a collector; it begins with https:// or http://.")
         if batch < 1:
             raise Refused(f"A batch has at least 1 report, not {batch}.")
-        self._parts, self._timeout = parts, timeout
+        self._address, self._timeout = service_address(url), timeout
         self._task, self._token = task, token
         self._batch, self._linger = batch, linger
         self._sealed_for = sealed_for
         self._width = task.mechanism.layout.width if sealed_for is None else sealed_width(task)
         self._connection: http.client.HTTPConnection | None = None
-        self._files = threading.Lock()
+        self._used = 0.0
         self._sending = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
-        self._oldest: float | None = None
+        self._failures: Counter[str] = Counter()
+        self._set_aside = 0
         #: Why the last attempt failed, "" if it did not.
         self.trouble = ""
-        self._route = "reports" if sealed_for is None else "sealed"
-        self._folder = Path(spool) / (task.digest.hex() + ("" if sealed_for is None else "-sealed"))
-        self._lock = self._take_folder()
-        self._recover()
+        self._route = f"/v1/tasks/{task.digest.hex()}/{'reports' if sealed_for is None else 'sealed'}"
+        name = task.digest.hex() + ("" if sealed_for is None else "-sealed")
+        self._spool = Spool(Path(spool) / name, self._width)
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="hubbub-upload", daemon=True)
         self._thread.start()
@@ -141,27 +135,22 @@ class Uploader:
         self._take(b"".join(items))
 
     def _take(self, reports: bytes) -> None:
-        most = self._batch * self._width
-        with self._files:
-            for start in range(0, len(reports), most):
-                part = reports[start : start + most]
-                if self._size() + len(part) > most:
-                    self._finish()
-                self._append(part)
-            if self._size() >= most:
-                self._finish()
+        self._spool.take(reports, self._batch)
         self._wake.set()
 
     def flush(self, seconds: float = 60.0) -> bool:
-        """Send everything now; whether all of it was acknowledged in time."""
+        """Send everything now; whether all that waited was acknowledged in time.
+
+        Also False if the collector refused a batch for good since the last call: see `refused`.
+        """
         deadline = time.monotonic() + seconds
-        with self._files:
-            self._finish()
+        self._spool.finish()
         pause = _FIRST_PAUSE
         while True:
             wish = self._send_all()
             if wish is None:
-                return True
+                aside, self._set_aside = self._set_aside, 0
+                return not aside
             pause = max(wish, pause)
             if time.monotonic() + pause > deadline:
                 return False
@@ -174,91 +163,17 @@ class Uploader:
         self._wake.set()
         self._thread.join()
         self._hang_up()
-        os.close(self._lock)
+        self._spool.close()
 
     @property
     def waiting(self) -> int:
         """Reports on disk that are not acknowledged yet."""
-        with self._files:
-            return sum(path.stat().st_size for path in [*self._batches(), *self._open_file()]) // self._width
+        return self._spool.waiting
 
     @property
     def refused(self) -> list[Path]:
         """Batches that the collector will never take: it said so, and they are not sent again."""
-        return sorted(self._folder.glob("*.refused"))
-
-    # On disk
-
-    def _take_folder(self) -> int:
-        import fcntl
-
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self._folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as problem:
-            raise Refused(f"{self._folder} cannot be written: {problem.strerror or problem}.") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
-            raise Refused(
-                f"Another uploader is using {self._folder}; give this one a folder of its own."
-            ) from None
-        return handle
-
-    def _recover(self) -> None:
-        """A report that a crash cut off in the middle of being written was never taken; the others go out first."""
-        path = self._folder / "open"
-        if path.exists():
-            os.truncate(path, path.stat().st_size // self._width * self._width)
-            self._finish()
-
-    def _open_file(self) -> list[Path]:
-        return [path for path in [self._folder / "open"] if path.exists()]
-
-    def _batches(self) -> list[Path]:
-        return sorted(self._folder.glob("*.batch"))
-
-    def _size(self) -> int:
-        return sum(path.stat().st_size for path in self._open_file())
-
-    def _append(self, reports: bytes) -> None:
-        before = self._size()
-        try:
-            handle = os.open(self._folder / "open", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-            try:
-                done = 0
-                while done < len(reports):
-                    done += os.write(handle, reports[done:])
-                os.fsync(handle)
-            except OSError:
-                os.ftruncate(handle, before)
-                raise
-            finally:
-                os.close(handle)
-            if not before:
-                self._sync_folder()
-        except OSError as problem:
-            raise Refused(f"{self._folder} cannot be written: {problem.strerror or problem}.") from None
-        if self._oldest is None:
-            self._oldest = time.monotonic()
-
-    def _finish(self) -> None:
-        """Turn what is open into a batch with an id of its own."""
-        path = self._folder / "open"
-        if self._size():
-            path.rename(self._folder / f"{secrets.token_hex(16)}.batch")
-            self._sync_folder()
-        self._oldest = None
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-    # Over the network
+        return self._spool.refused()
 
     def _run(self) -> None:
         pause = 0.0
@@ -271,12 +186,12 @@ class Uploader:
                 return
             self._wake.clear()
             try:
-                with self._files:
-                    if self._oldest is not None and time.monotonic() >= self._oldest + self._linger:
-                        self._finish()
+                self._spool.finish(older_than=self._linger)
                 wish = self._send_all()
-            except OSError as problem:  # the folder's; a disk may come back
-                self.trouble = f"{self._folder} cannot be used ({problem.strerror or problem})"
+            except Exception as problem:  # whatever it is, it may pass, and nobody else sends what is on disk
+                reason = getattr(problem, "strerror", None) or problem
+                self.trouble = f"{self._spool.folder} cannot be used ({reason})"
+                _log.warning("%s", self.trouble)
                 wish = 0.0
             if wish is None:
                 pause = 0.0
@@ -285,7 +200,7 @@ class Uploader:
                 pause = max(wish, longer * random.uniform(0.5, 1))  # not all devices at the same moment
 
     def _until_due(self) -> float | None:
-        oldest = self._oldest
+        oldest = self._spool.oldest
         return None if oldest is None else max(0.0, oldest + self._linger - time.monotonic())
 
     def _rest(self, pause: float) -> None:
@@ -295,78 +210,77 @@ class Uploader:
             self._wake.wait(left)
 
     def _send_all(self) -> float | None:
-        """Send all batches; None if none is left, otherwise the seconds that the collector wants us to wait."""
+        """Send all batches; None if none is left, otherwise the seconds that the collector wants us to wait.
+
+        A round ends with the first that is not taken, and those that failed before come last, so one that something
+        on the way does not let pass holds up nobody.
+        """
         with self._sending:
-            for path in self._batches():
-                wish = self._send(path)
-                if wish is not None:
-                    return wish
+            while names := sorted(self._spool.batches(), key=lambda name: self._failures[name]):
+                for name in names:
+                    wish = self._send(name)
+                    if wish is not None:
+                        self._failures[name] += 1
+                        return wish
+                    del self._failures[name]
             self.trouble = ""
             return None
 
-    def _send(self, path: Path) -> float | None:
+    def _send(self, name: str) -> float | None:
         """Send one batch; None if it is done with."""
-        reports = path.read_bytes()
+        reports = self._spool.read(name)
         count = len(reports) // self._width
         body = reports
         if self._sealed_for is None:
             body = Envelope(_REPORTS, self._task.code, self._task.digest, count, b"", reports).seal()
-        headers = {
-            "Authorization": f"Bearer {self._token}",
-            "Content-Type": "application/octet-stream",
-            "Hubbub-Batch": path.stem,
-        }
         try:
-            answer, said = self._post(body, headers)
-        except (OSError, http.client.HTTPException) as problem:
+            answer = self._post(body, name)
+        except (OSError, ValueError, http.client.HTTPException) as problem:
+            self._spool.untold.discard(name)
             self.trouble = f"the collector cannot be reached ({problem or type(problem).__name__})"
             return 0.0
-        if answer.status == 200:
-            with self._files:
-                path.unlink()
+        if answer.verdict == "taken":
+            self._spool.drop(name)
             return None
-        self.trouble = f"the collector answered {answer.status}: {said}"
-        if answer.status in _LATER:
-            return _seconds(answer.getheader("Retry-After"))
-        _log.warning("batch %s is refused: %s", path.stem, self.trouble)
-        with self._files:
-            path.rename(path.with_suffix(".refused"))
+        self.trouble = f"the collector answered {answer.words}"
+        # A proxy's limit shows before the collector knows of the batch. After any other answer, or none, the
+        # collector may have it, and to send its halves under new ids could count it twice.
+        proxys = answer.status == 413 and name in self._spool.untold
+        if count > 1 and (answer.verdict == "too large" or proxys):
+            self._batch = min(self._batch, count // 2)
+            self._spool.halve(name)
+            return None
+        if answer.verdict == "later":
+            if answer.status != 413:
+                self._spool.untold.discard(name)
+            return answer.wait
+        _log.warning("batch %s is refused: %s", name, self.trouble)
+        self._spool.set_aside(name)
+        self._set_aside += 1
         return None
 
-    def _post(self, body: bytes, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, str]:
+    def _post(self, body: bytes, batch: str) -> Answer:
         """Ask over the connection of the last time; it may have been closed meanwhile, so then over a new one."""
-        target = f"{self._parts.path.rstrip('/')}/v1/tasks/{self._task.digest.hex()}/{self._route}"
+        if time.monotonic() > self._used + _FRESH:
+            self._hang_up()
         reused = self._connection is not None
+        if self._connection is None:
+            self._connection = connect(self._address, self._timeout)
         try:
-            connection = self._connect()
-            connection.request("POST", target, body, headers)
-            answer = connection.getresponse()
-            said = answer.read(_LONGEST_ANSWER).decode("utf-8", "replace")
-        except (OSError, http.client.HTTPException):
+            answer, again = post(self._connection, self._address, self._route, body, self._token, batch)
+        except (OSError, ValueError, http.client.HTTPException):
             self._hang_up()
             if not reused:
                 raise
-            return self._post(body, headers)
-        if answer.will_close or not answer.isclosed():
+            self._spool.untold.discard(batch)
+            return self._post(body, batch)
+        self._used = time.monotonic()
+        if not again:
             self._hang_up()
-        return answer, said
-
-    def _connect(self) -> http.client.HTTPConnection:
-        if self._connection is None:
-            kind = (
-                http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            )
-            assert self._parts.hostname is not None
-            self._connection = kind(self._parts.hostname, self._parts.port, timeout=self._timeout)
-        return self._connection
+        return answer
 
     def _hang_up(self) -> None:
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.close()
             self._connection = None
-
-
-def _seconds(wish: str | None) -> float:
-    """What Retry-After asks for, in seconds; a date or anything else counts as no wish."""
-    return min(float(wish), _LONGEST_WISH) if wish is not None and wish.isdecimal() else 0.0

@@ -1,0 +1,178 @@
+"""Reports on a device's disk, from the moment they are taken until a collector has acknowledged them.
+
+Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, a fresh
+random one, so at any moment a report is in exactly one place. What is sent is a function of that file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import Refused
+
+
+class Spool:
+    """A folder with reports of `width` bytes, which one process at a time may use."""
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.folder, self._width = folder, width
+        self._files = threading.Lock()
+        #: Batches that no collector can know of yet, because nothing was sent or only a 413 came back.
+        self.untold: set[str] = set()
+        #: When the first of the open reports was taken, by the monotonic clock.
+        self.oldest: float | None = None
+        self._open = folder / "open"
+        self._handle = self._take_folder()
+        self._recover()
+
+    def close(self) -> None:
+        """Let others use the folder."""
+        os.close(self._handle)
+
+    def take(self, reports: bytes, batch: int) -> None:
+        """Keep reports, `batch` in a batch at most; they are on disk when this returns."""
+        most = batch * self._width
+        with self._files:
+            for start in range(0, len(reports), most):
+                part = reports[start : start + most]
+                if self._size() + len(part) > most:
+                    self._finish()
+                self._append(part)
+            if self._size() >= most:
+                self._finish()
+
+    def finish(self, older_than: float | None = None) -> None:
+        """Turn what is open into a batch, if it has waited for so many seconds."""
+        with self._files:
+            late = self.oldest is not None and time.monotonic() >= self.oldest + (older_than or 0.0)
+            if older_than is None or late:
+                self._finish()
+
+    @property
+    def waiting(self) -> int:
+        """Reports that are not acknowledged yet."""
+        with self._files:
+            files = [*self.folder.glob("*.batch"), *self.folder.glob("*.split")]
+            return (sum(path.stat().st_size for path in files) + self._size()) // self._width
+
+    def batches(self) -> list[str]:
+        """The ids of all batches."""
+        with self._files:
+            for path in self.folder.glob("*.split"):  # a crash or a full disk came in between
+                self._halve(path)
+            return sorted(path.stem for path in self.folder.glob("*.batch"))
+
+    def refused(self) -> list[Path]:
+        """What was set aside."""
+        return sorted(self.folder.glob("*.refused"))
+
+    def read(self, name: str) -> bytes:
+        """The reports of a batch."""
+        return self._batch(name).read_bytes()
+
+    def drop(self, name: str) -> None:
+        """A batch has arrived."""
+        with self._files:
+            self._batch(name).unlink()
+            self.untold.discard(name)
+
+    def set_aside(self, name: str) -> None:
+        """A batch is not to be sent again."""
+        with self._files:
+            self._batch(name).rename(self.folder / f"{name}.refused")
+            self.untold.discard(name)
+
+    def halve(self, name: str) -> None:
+        """Make two batches of one that is too large."""
+        with self._files:
+            self._halve(self._batch(name))
+
+    def _halve(self, path: Path) -> None:
+        """The same.
+
+        Their ids and bytes follow from the batch's own, and it is out of the way ("split") before they are there. So
+        a crash in between, and doing it again, leaves the same two batches, and no report is sent under two ids.
+        """
+        aside = path.with_suffix(".split")
+        path.rename(aside)
+        reports = aside.read_bytes()
+        middle = len(reports) // self._width // 2 * self._width
+        for place, half in enumerate((reports[:middle], reports[middle:])):
+            name = hashlib.blake2b(f"{path.stem} {place}".encode(), digest_size=16).hexdigest()
+            write_atomic(self._batch(name), half)
+            self.untold.add(name)
+        aside.unlink()
+        self.untold.discard(path.stem)
+        self._sync_folder()
+
+    def _batch(self, name: str) -> Path:
+        return self.folder / f"{name}.batch"
+
+    def _take_folder(self) -> int:
+        import fcntl
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as problem:
+            raise Refused(f"{self.folder} cannot be written: {problem.strerror or problem}.") from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise Refused(
+                f"Another uploader is using {self.folder}; give this one a folder of its own."
+            ) from None
+        return handle
+
+    def _recover(self) -> None:
+        """A report that a crash cut off in the middle of being written was never taken; the others go out first."""
+        if self._open.exists():
+            os.truncate(self._open, self._size() // self._width * self._width)
+            self._finish()
+
+    def _size(self) -> int:
+        return self._open.stat().st_size if self._open.exists() else 0
+
+    def _append(self, reports: bytes) -> None:
+        before = self._size()
+        try:
+            handle = os.open(self._open, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            try:
+                done = 0
+                while done < len(reports):
+                    done += os.write(handle, reports[done:])
+                os.fsync(handle)
+            except OSError:
+                os.ftruncate(handle, before)
+                raise
+            finally:
+                os.close(handle)
+            if not before:
+                self._sync_folder()
+        except OSError as problem:
+            raise Refused(f"{self.folder} cannot be written: {problem.strerror or problem}.") from None
+        if self.oldest is None:
+            self.oldest = time.monotonic()
+
+    def _finish(self) -> None:
+        """Turn what is open into a batch with an id of its own."""
+        if self._size():
+            name = secrets.token_hex(16)
+            self._open.rename(self._batch(name))
+            self._sync_folder()
+            self.untold.add(name)
+        self.oldest = None
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,110 @@
+"""Which answers count when a batch is sent to a collector or a shuffler.
+
+Between a sender and a collector there may be anything: a hotel's login page that answers 200 to everything, a proxy
+with a limit of its own, a maintenance page, a redirect. An answer is the collector's own if it is whole JSON of the
+right type and repeats the batch's id, which is random and which nobody else has a reason to say. Only that counts:
+
+- 200, `application/json`, with "batch" the id and "accepted" a number: the batch is on the collector's disk;
+- 409, 413 or 422, `application/problem+json`, with "batch" the id and "status" the same number: it will never be
+  taken as it is (413: a smaller one may be).
+
+Everything else says nothing about the batch, which is kept and sent again. Redirects are not followed: the token and
+the reports are for the address that was given.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from typing import Literal, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from hubbub.primitives.errors import Refused
+
+Verdict = Literal["taken", "too large", "refused", "later"]
+
+#: The header that names a batch, and what a name may be.
+BATCH_HEADER = "Hubbub-Batch"
+_BATCH_ID = re.compile("[A-Za-z0-9_-]{1,64}")
+#: Statuses that are final if they are the collector's own.
+_FINAL: dict[int, Verdict] = {409: "refused", 413: "too large", 422: "refused"}
+#: Bytes of an answer that are read, and characters of it that are repeated in logs.
+_LONGEST_ANSWER, _LONGEST_QUOTE = 100_000, 300
+#: The longest that a collector may ask us to wait, in seconds.
+_LONGEST_WISH = 3600.0
+
+
+class Answer(NamedTuple):
+    """What became of a batch: the verdict, the status, a few words for the log, and the seconds to wait if asked."""
+
+    verdict: Verdict
+    status: int
+    words: str
+    wait: float
+
+
+def service_address(url: str) -> SplitResult:
+    """The parts of an address that can be connected to, or `Refused`."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            parts.hostname.encode("idna")  # as the resolver will; "collector..example" cannot be
+            return parts
+    except ValueError:  # brackets or a port that are none, or a name that no resolver takes
+        pass
+    raise Refused(f"{url!r} is not the address of a service; one looks like https://collector.example.")
+
+
+def connect(address: SplitResult, timeout: float) -> http.client.HTTPConnection:
+    """A connection that is opened when it is first used."""
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    assert address.hostname is not None
+    return kind(address.hostname, address.port, timeout=timeout)
+
+
+def post(
+    connection: http.client.HTTPConnection,
+    address: SplitResult,
+    route: str,
+    body: bytes,
+    token: str,
+    batch: str,
+) -> tuple[Answer, bool]:
+    """Send a batch and judge the answer; also, whether the connection may be used again."""
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/octet-stream",
+        BATCH_HEADER: batch,
+    }
+    connection.request("POST", f"{address.path.rstrip('/')}{route}", body, headers)
+    response = connection.getresponse()
+    said = response.read(_LONGEST_ANSWER)
+    if response.length:  # more was promised than came
+        said = b""
+    verdict = judge(response.status, response.getheader("Content-Type", ""), said, batch)
+    words = f"{response.status}: {said[:_LONGEST_QUOTE].decode('utf-8', 'replace')}"
+    wish = response.getheader("Retry-After", "")
+    wait = min(float(wish), _LONGEST_WISH) if wish.isdecimal() else 0.0  # a date counts as no wish
+    return Answer(verdict, response.status, words, wait), response.isclosed() and not response.will_close
+
+
+def batch_named(header: str) -> str:
+    """The batch's id in a header that was received, "" if it is none."""
+    return header if _BATCH_ID.fullmatch(header) else ""
+
+
+def judge(status: int, media: str, body: bytes, batch: str) -> Verdict:
+    """What an answer says about a batch; "later" unless it is the collector's own."""
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return "later"
+    if not isinstance(said, dict) or said.get("batch") != batch:
+        return "later"
+    kind = media.partition(";")[0].strip().lower()
+    if status == 200 and kind == "application/json" and type(said.get("accepted")) is int:
+        return "taken"
+    if kind == "application/problem+json" and said.get("status") == status:
+        return _FINAL.get(status, "later")
+    return "later"
