@@ -63,7 +63,7 @@ class Service:
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
         self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
-        self.writer = Writer(store, settings.queue, self.folder.damaged)
+        self.writer = Writer(store, settings.queue, settings.patience, self.folder.damaged)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
