@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import sqlalchemy as sql
@@ -319,12 +319,12 @@ class Store(Database):
         some clock: what they count is counted in the new one.
         """
         with self.writing() as connection:
-            row = {"version": new.version, "count": new.count, "period": new.period, "payload": payload}
+            row = {**asdict(new), "payload": payload}
             if old.version:
                 newest = (states.c.task == task) & (states.c.version == old.version)
                 change: Any = states.update().where(newest).values(**row)
             else:
-                change = self.insert(states).values(task=task, epoch=0, **row).on_conflict_do_nothing()
+                change = self.insert(states).values(task=task, **row).on_conflict_do_nothing()
             if connection.execute(change.returning(states.c.version)).scalar() is None:
                 return False
             places = [lot.seq for lot in folded]

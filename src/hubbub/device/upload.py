@@ -4,8 +4,8 @@
         uploader.report(Ledger("ledger.json"), {"page:17": 1.0})
 
 What an uploader has taken is on disk before it returns, and leaves the disk when the collector has acknowledged it.
-Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, a fresh
-random one, so at any moment a report is in exactly one place. What is sent is a function of that file: a batch
+Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, the day and a fresh
+random number, so at any moment a report is in exactly one place. What is sent is a function of that file: a batch
 that is sent again, by a retry or after a crash, has the same id and the same bytes, and the collector counts it once.
 """
 
@@ -46,6 +46,8 @@ _LATER = frozenset({401, 403, 404, 408, 425, 429, 500, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 300.0
 #: Bytes of an answer that are read.
 _LONGEST_ANSWER = 100_000
+#: A clock that shows an earlier time than this, the beginning of 2024, was never set.
+_PLAUSIBLE = 1_704_067_200
 #: The longest that a collector may ask us to wait.
 _LONGEST_WISH = 3600.0
 
@@ -247,7 +249,7 @@ class Uploader:
         """Turn what is open into a batch with an id of its own."""
         path = self._folder / "open"
         if self._size():
-            path.rename(self._folder / f"{secrets.token_hex(16)}.batch")
+            path.rename(self._folder / f"{_today()}{secrets.token_hex(16)}.batch")
             self._sync_folder()
         self._oldest = None
 
@@ -365,6 +367,11 @@ class Uploader:
             with contextlib.suppress(OSError):
                 self._connection.close()
             self._connection = None
+
+
+def _today() -> str:
+    """How ids begin: with the day, so that a collector may forget them later; a clock that was never set says none."""
+    return time.strftime("%Y%m%d-", time.gmtime()) if time.time() > _PLAUSIBLE else ""
 
 
 def _seconds(wish: str | None) -> float:
