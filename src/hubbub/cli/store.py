@@ -23,6 +23,9 @@ _days = click.IntRange(min=1)
 @click.group()
 def command() -> None:
     """Back up, restore, check and tidy the store of a collection service."""
+    from hubbub.primitives.errors import optional
+
+    optional("sqlalchemy", "serve")
 
 
 @command.command()

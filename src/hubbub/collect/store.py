@@ -216,19 +216,18 @@ class Store(Database):
     def kept(self, task: str) -> Iterator[tuple[str, int, bytes]]:
         """Name, period and reports of every batch whose reports are kept, however many there are: each once."""
         done = 0
+        waiting = log.select().where(log.c.task == task).execution_options(yield_per=1)
         while True:
             with self.transaction("BEGIN", whole=True) as connection:
                 lots = after(connection, task, done)
-                # What is in no segment yet, and in none that was appended meanwhile.
-                rest = [] if lots else connection.execute(log.select().where(log.c.task == task)).all()
+                if not lots:  # what is in no segment yet, and in none that was appended meanwhile
+                    for row in connection.execute(waiting):
+                        lot = lot_in(row, task)
+                        yield from ((name, lot.period, payload) for name, payload in lot.batches())
+                    return
             for name, period, payload, end in batches_after(lots, done):
                 done = end
                 yield name, period, payload
-            if not lots:
-                for row in rest:
-                    lot = lot_in(row, task)
-                    yield from ((name, lot.period, payload) for name, payload in lot.batches())
-                return
 
     def reports_after(self, task: str, number: int) -> Iterator[bytes]:
         """The reports in a task's segments after the first `number`."""
