@@ -48,6 +48,7 @@ def test_an_export_is_a_stream(tmp_path: Path) -> None:
     for number in range(48):
         payload = os.urandom(MB)
         store.append([Batch(task.digest.hex(), f"b{number}", MB // 4, payload, payload[:16], 0)])
+    list(parquet_chunks(task, [("first", 0, b"abc")]))  # modules that are loaded on the way
     sizes = []
     with (tmp_path / "all.parquet").open("wb") as file, peak() as reached:
         for chunk in parquet_chunks(task, store.kept(task.digest.hex())):
@@ -57,7 +58,7 @@ def test_an_export_is_a_stream(tmp_path: Path) -> None:
     store.close()
     assert sum(sizes) > 48 * MB
     assert max(sizes) < 4 * MB
-    assert held < 30
+    assert held < 16
     table = pyarrow.parquet.read_table(io.BytesIO((tmp_path / "all.parquet").read_bytes()))
     assert table.num_rows == 48
 
