@@ -80,7 +80,8 @@ def _prepare_sqlite(connection: Any, _: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # transactions begin where we say so, and cover changes of tables, too
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 2000"):
         connection.execute(f"PRAGMA {pragma}")
-    connection.execute("PRAGMA journal_size_limit = 67108864")
+    for pragma in ("journal_size_limit = 67108864", "cache_size = -16384"):
+        connection.execute(f"PRAGMA {pragma}")
 
 
 def _begin_sqlite(connection: sql.Connection) -> None:

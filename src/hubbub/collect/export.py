@@ -11,7 +11,7 @@ from hubbub.primitives.errors import optional
 from hubbub.protocol.task import Task
 
 #: Batches and bytes of reports in a row group, which is all that is in memory at a time.
-_ROWS, _BYTES = 10_000, 4 << 20
+_ROWS, _BYTES = 10_000, 2 << 20
 
 
 class _Sink:

@@ -225,9 +225,8 @@ class Uploads:
 
     async def _store(self, arrival: Arrival) -> Written:
         try:
-            async with asyncio.timeout(self._settings.patience):
-                return await self._writer.submit(arrival)
-        except (Unavailable, TimeoutError):
+            return await self._writer.submit(arrival)
+        except Unavailable:
             raise busy(503, "The store cannot be written now: send this batch again later.") from None
 
 

@@ -164,7 +164,8 @@ STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
             smallest BIGINT NOT NULL,
             reports BIGINT NOT NULL
         )""",
-        "ALTER TABLE states ADD COLUMN epoch BIGINT NOT NULL DEFAULT 0",
+        # Until it is folded into again, a state is as the older version stored it.
+        "ALTER TABLE states ADD COLUMN epoch BIGINT NOT NULL DEFAULT -1",
         _move_batches,
         "DROP TABLE batches",
     ),

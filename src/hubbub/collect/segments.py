@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hubbub.collect.database import segments
 from hubbub.primitives.arrays import Bytes
 
-#: Bytes of reports from which on a segment is full.
+#: Bytes of reports and names from which on a segment is full.
 SEGMENT = 1 << 18
 #: Segments that are read at a time.
 _AT_ONCE = 8
@@ -152,7 +152,7 @@ def lot_in(row: Any, task: str) -> Lot:
 def extend(connection: sql.Connection, task: str, lot: Lot) -> None:
     """Append reports to a task's segments: to the last one while it is not full and of the same period."""
     mine = segments.c.task == task
-    size = sql.func.length(segments.c.payload)
+    size = sql.func.length(segments.c.payload) + sql.func.length(segments.c.names)
     query = sql.select(segments.c.first, segments.c.count, segments.c.period, size).where(mine)
     last = connection.execute(query.order_by(segments.c.first.desc()).limit(1)).one_or_none()
     if last is not None and last.period == lot.period and last[3] < SEGMENT:

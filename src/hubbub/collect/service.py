@@ -70,7 +70,7 @@ class Service:
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
         self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
-        self.writer = Writer(store, settings.queue, self.folder.damaged)
+        self.writer = Writer(store, settings.queue, settings.patience, self.folder.damaged)
         self.workers = [
             Worker("tokens", self._learn_tokens, (Unavailable,)),
             Worker("fold", lambda: self.folder.round(settings.fold_every), (Unavailable,)),

@@ -199,7 +199,7 @@ class Folder:
                 kept += [replace(lot, period=received) for lot in mine]
             elif part.reports.shape[1]:
                 kept.append(_untold(received, sort_rows(part.reports)))
-        head = replace(current.head, version=current.head.version + 1, count=sum_of.count, period=period)
+        head = replace(_next(current.head), count=sum_of.count, period=period)
         done = self._store.advance(
             task.digest.hex(),
             current.head,
@@ -227,7 +227,7 @@ class Folder:
         self._store.advance(
             task.digest.hex(),
             head,
-            replace(head, version=head.version + 1),
+            _next(head),
             _sealed(task, replace(state, reports=state.reports[:0])),
             folded=(),
             kept=kept,
@@ -272,6 +272,11 @@ def open_state(task: Task, data: bytes) -> State:
     if state.count != envelope.count:
         raise Refused(f"The stored state says it sums up {envelope.count} reports, but holds {state.count}.")
     return state
+
+
+def _next(head: Head) -> Head:
+    """The head of the snapshot that replaces this one; epochs below 0 are those of older versions."""
+    return replace(head, version=head.version + 1, epoch=max(head.epoch, 0))
 
 
 def _sum(task: Task, reports: bytes) -> State:

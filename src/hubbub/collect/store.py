@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import sqlalchemy as sql
@@ -31,7 +31,7 @@ from hubbub.collect.segments import (
     lot_in,
     name_of,
 )
-from hubbub.collect.transactions import Database
+from hubbub.collect.transactions import Database, places
 from hubbub.collect.transactions import Unavailable as Unavailable
 
 #: Lots that are folded at a time; databases limit the parameters of a statement.
@@ -93,7 +93,6 @@ class Store(Database):
         never in a circle. Counters change together with the batches that they belong to.
         """
         with self.writing() as connection:
-            self.check_generation(connection)
             known = self._tasks(connection, {batch.task for batch in group})
             names: list[_Id] = [(known[each.task][0], day_of(each.id), name_of(each.id)) for each in group]
             first: dict[_Id, Batch] = {}
@@ -121,16 +120,19 @@ class Store(Database):
 
     def _tasks(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
         """Number and watermark of tasks; nobody moves a watermark until this transaction ends."""
-        query = sql.select(tasks.c.digest, tasks.c.id, tasks.c.watermark).where(tasks.c.digest.in_(wanted))
-        locked = query.order_by(tasks.c.id).with_for_update(read=True)
-        known = {digest: (number, mark) for digest, number, mark in connection.execute(locked)}
-        if len(known) < len(wanted):
-            rows = [
-                {"digest": digest, "watermark": 0, "purged": 0} for digest in sorted(wanted - known.keys())
-            ]
-            connection.execute(self.insert(tasks).on_conflict_do_nothing(), rows)
-            known = {digest: (number, mark) for digest, number, mark in connection.execute(locked)}
-        return known
+        generation = "(SELECT value FROM meta WHERE name = 'generation')"
+        query = f"SELECT digest, id, watermark, {generation} FROM tasks"
+        query += f" WHERE digest IN ({places(len(wanted))}) ORDER BY id"
+        lock = "" if self.embedded else " FOR SHARE OF tasks"
+        rows = self.ask(connection, query + lock, tuple(wanted)).all()
+        if len(rows) < len(wanted):
+            missing = wanted - {row[0] for row in rows}
+            fresh = [{"digest": digest, "watermark": 0, "purged": 0} for digest in sorted(missing)]
+            connection.execute(self.insert(tasks).on_conflict_do_nothing(), fresh)
+            rows = self.ask(connection, query + lock, tuple(wanted)).all()
+        for row in rows:
+            self.compare_generation(row[3])
+        return {digest: (number, mark) for digest, number, mark, _ in rows}
 
     def _note_ids(
         self, connection: sql.Connection, batches: dict[_Id, Batch], names: Sequence[_Id]
@@ -138,11 +140,10 @@ class Store(Database):
         """Write ids; those that were not there before."""
         if not names:
             return set()
-        mark = "?" if self.embedded else "%s"
-        places = ", ".join([f"({mark}, {mark}, {mark}, {mark})"] * len(names))
+        rows = ", ".join([f"({places(4)})"] * len(names))
         values = tuple(part for name in names for part in (*name, batches[name].checksum[:_BODY]))
-        statement = f"INSERT INTO ids (task, day, name, body) VALUES {places} ON CONFLICT DO NOTHING"
-        found = connection.exec_driver_sql(f"{statement} RETURNING task, day, name", values)
+        statement = f"INSERT INTO ids (task, day, name, body) VALUES {rows} ON CONFLICT DO NOTHING"
+        found = self.ask(connection, f"{statement} RETURNING task, day, name", values)
         return {(task, day, bytes(name)) for task, day, name in found}
 
     def _write_lots(self, connection: sql.Connection, batches: Sequence[tuple[_Id, Batch]]) -> None:
@@ -158,12 +159,13 @@ class Store(Database):
             if batch.crowd:
                 mixed[batch.task].append(batch.crowd)
         rows = [
-            {"task": task, **Lot.of(period, part).row()}
+            (task, *Lot.of(period, part).row().values())
             for (task, period), own in sorted(lots.items())
             for part in in_parts(own)
         ]
-        if rows:
-            connection.execute(log.insert(), rows)
+        columns = "task, period, count, names, sizes, payload, checksum"
+        for row in rows:
+            self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(7)})", row)
         for (task, reason), count in sorted(refused.items()):
             connection.execute(self._add(rejects, {"task": task, "reason": reason}, count=count))
         for task, sizes in sorted(mixed.items()):
@@ -217,19 +219,18 @@ class Store(Database):
     def kept(self, task: str) -> Iterator[tuple[str, int, bytes]]:
         """Name, period and reports of every batch whose reports are kept, however many there are: each once."""
         done = 0
+        waiting = log.select().where(log.c.task == task).execution_options(yield_per=1)
         while True:
             with self.transaction("BEGIN", whole=True) as connection:
                 lots = after(connection, task, done)
-                # What is in no segment yet, and in none that was appended meanwhile.
-                rest = [] if lots else connection.execute(log.select().where(log.c.task == task)).all()
+                if not lots:  # what is in no segment yet, and in none that was appended meanwhile
+                    for row in connection.execute(waiting):
+                        lot = lot_in(row, task)
+                        yield from ((name, lot.period, payload) for name, payload in lot.batches())
+                    return
             for name, period, payload, end in batches_after(lots, done):
                 done = end
                 yield name, period, payload
-            if not lots:
-                for row in rest:
-                    lot = lot_in(row, task)
-                    yield from ((name, lot.period, payload) for name, payload in lot.batches())
-                return
 
     def reports_after(self, task: str, number: int) -> Iterator[bytes]:
         """The reports in a task's segments after the first `number`."""
@@ -320,12 +321,12 @@ class Store(Database):
         some clock: what they count is counted in the new one.
         """
         with self.writing() as connection:
-            row = {"version": new.version, "count": new.count, "period": new.period, "payload": payload}
+            row = {**asdict(new), "payload": payload}
             if old.version:
                 newest = (states.c.task == task) & (states.c.version == old.version)
                 change: Any = states.update().where(newest).values(**row)
             else:
-                change = self.insert(states).values(task=task, epoch=0, **row).on_conflict_do_nothing()
+                change = self.insert(states).values(task=task, **row).on_conflict_do_nothing()
             if connection.execute(change.returning(states.c.version)).scalar() is None:
                 return False
             for start in range(0, len(folded), _MOST_LOTS):

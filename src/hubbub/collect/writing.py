@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.collect.store import Batch, Outcome, Store
+from hubbub.collect.store import Batch, Outcome, Store, Unavailable
 from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.protocol.task import Task
 
 #: Batches and bytes that are written in one transaction, unless one batch alone has more.
 _GROUP, _GROUP_BYTES = 1024, 16 << 20
+#: Seconds that a writer with much to do waits for more.
+_MOMENT = 0.003
 #: Numbers in reports that are looked at together: of larger lots, nothing but the bad ones is remembered.
 _TOGETHER = 1 << 20
 #: Refused reports that an answer lists.
@@ -129,13 +131,19 @@ Written = tuple[Outcome, Examined]
 class Writer:
     """One thread that appends batches to the log, many in one transaction."""
 
-    def __init__(self, store: Store, limit: int, damaged: Mapping[str, str] | None = None) -> None:
-        """`damaged` names tasks for which nothing is taken now, and says why."""
-        self._store, self._limit = store, limit
+    def __init__(
+        self, store: Store, limit: int, patience: float, damaged: Mapping[str, str] | None = None
+    ) -> None:
+        """After `patience` seconds a sender is told that its batch is not written.
+
+        `damaged` names tasks for which nothing is taken now, and says why.
+        """
+        self._store, self._limit, self._patience = store, limit, patience
+        self._waiting: deque[tuple[float, asyncio.Future[Written]]] = deque()
         self.damaged: Mapping[str, str] = {} if damaged is None else damaged
         self._queue: deque[tuple[Arrival, asyncio.Future[Written]]] = deque()
         self._wake = threading.Condition()
-        self._stopping = False
+        self._stopping = self._busy = False
         #: When a group of batches last could not be written, by the monotonic clock; None once one could.
         self.failed: float | None = None
         self._thread = threading.Thread(target=self._run, name="hubbub-write", daemon=True)
@@ -156,11 +164,31 @@ class Writer:
 
     def submit(self, arrival: Arrival) -> asyncio.Future[Written]:
         """Queue a batch; the future is done when the batch is on disk, or fails with `Unavailable`."""
-        future: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Written] = loop.create_future()
+        self._watch(loop, future)
         with self._wake:
             self._queue.append((arrival, future))
             self._wake.notify()
         return future
+
+    def _watch(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Written]) -> None:
+        """Let a future fail if it takes too long. One timer for all of them: each waits equally long."""
+        waiting = self._waiting
+        while waiting and waiting[0][1].done():
+            waiting.popleft()
+        if not waiting:
+            loop.call_later(self._patience, self._give_up, loop)
+        waiting.append((loop.time() + self._patience, future))
+
+    def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        waiting = self._waiting
+        while waiting and (waiting[0][1].done() or waiting[0][0] <= loop.time()):
+            _, future = waiting.popleft()
+            if not future.done():
+                future.set_exception(Unavailable("the store takes too long"))
+        if waiting:
+            loop.call_at(waiting[0][0], self._give_up, loop)
 
     def stop(self) -> None:
         """Write what is queued, and end."""
@@ -190,7 +218,13 @@ class Writer:
             loop.call_soon_threadsafe(_settle, [future for _, future in group], written)
 
     def _next(self) -> list[tuple[Arrival, asyncio.Future[Written]]]:
-        """What is to be written together; nothing when it is time to end."""
+        """What is to be written together; nothing when it is time to end.
+
+        While senders come one by one, each is written at once. When several come at a time, waiting a moment for
+        more of them makes fewer transactions.
+        """
+        if self._busy:
+            time.sleep(_MOMENT)
         with self._wake:
             while not self._queue and not self._stopping:
                 self._wake.wait()
@@ -199,6 +233,7 @@ class Writer:
             while self._queue and len(group) < _GROUP and size < _GROUP_BYTES:
                 group.append(self._queue.popleft())
                 size += len(group[-1][0].reports)
+            self._busy = len(group) > 1
             return group
 
 

@@ -1,7 +1,7 @@
 """Reports on a device's disk, from the moment they are taken until a collector has acknowledged them.
 
-Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, a fresh
-random one, so at any moment a report is in exactly one place. What is sent is a function of that file.
+Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, the day
+and a fresh random number, so at any moment a report is in exactly one place. What is sent is a function of that file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from pathlib import Path
 
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused
+
+#: A clock that shows an earlier time than this, the beginning of 2024, was never set.
+_PLAUSIBLE = 1_704_067_200
 
 
 class Spool:
@@ -104,7 +107,8 @@ class Spool:
         reports = aside.read_bytes()
         middle = len(reports) // self._width // 2 * self._width
         for place, half in enumerate((reports[:middle], reports[middle:])):
-            name = hashlib.blake2b(f"{path.stem} {place}".encode(), digest_size=16).hexdigest()
+            number = hashlib.blake2b(f"{path.stem} {place}".encode(), digest_size=16).hexdigest()
+            name = f"{path.stem[:-32]}{number}"
             write_atomic(self._batch(name), half)
             self.untold.add(name)
         aside.unlink()
@@ -164,7 +168,7 @@ class Spool:
     def _finish(self) -> None:
         """Turn what is open into a batch with an id of its own."""
         if self._size():
-            name = secrets.token_hex(16)
+            name = f"{_today()}{secrets.token_hex(16)}"
             self._open.rename(self._batch(name))
             self._sync_folder()
             self.untold.add(name)
@@ -176,3 +180,8 @@ class Spool:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _today() -> str:
+    """How ids begin: with the day, so that a collector may forget them later; a clock that was never set says none."""
+    return time.strftime("%Y%m%d-", time.gmtime()) if time.time() > _PLAUSIBLE else ""

@@ -1,0 +1,245 @@
+"""One report per request, as real devices send: the service and the shuffler beside an endpoint that does nothing.
+
+Each runs on one core (taskset) over the same HTTP server; the senders run on the others. The bare endpoint is
+Starlette's: it reads the body and answers a line of JSON. The service and the shuffler acknowledge what is on disk.
+
+    python benchmarks/singles.py [--seconds 10] [--senders 64] [--tokens 1 10000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from hubbub.collect.keypair import KeyPair
+from hubbub.collect.store import Store
+from hubbub.collect.tokens import Tokens, tokens
+from hubbub.primitives.envelope import Envelope
+from hubbub.protocol.sealing import seal
+from hubbub.protocol.task import Task
+from service import processor
+from timing import Row
+
+KEYS = {"kind": "closed", "size": 1000}
+TASK = Task.parse(
+    {"name": "singles", "keys": KEYS, "mechanism": {"name": "collision", "epsilon": 1.0, "max_entries": 8}}
+)
+#: Makes the next request.
+Maker = Callable[[], bytes]
+
+
+class Sender(asyncio.Protocol):
+    """A request, its answer, the next request; on one connection, or each on a new one."""
+
+    def __init__(self, make: Maker, until: float, statuses: dict[int, int], keep: bool) -> None:
+        self._make, self._until, self._statuses, self._keep = make, until, statuses, keep
+        self._answer = b""
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(self._make())
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        head, found, body = self._answer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+        if len(body) < length:
+            return
+        status = int(head[9:12])
+        self._statuses[status] = self._statuses.get(status, 0) + 1
+        self._answer = b""
+        if self._keep and time.perf_counter() < self._until:
+            self._transport.write(self._make())
+        else:
+            self._transport.close()
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+async def send(address: str, make: Maker, seconds: float, senders: int, keep: bool) -> dict[int, int]:
+    """Statuses of all answers within some seconds."""
+    place, statuses = urlsplit(address), {}
+    until = time.perf_counter() + seconds
+    loop = asyncio.get_running_loop()
+
+    async def one() -> None:
+        while time.perf_counter() < until:
+            _, sender = await loop.create_connection(
+                lambda: Sender(make, until, statuses, keep), place.hostname, place.port
+            )
+            await sender.done
+
+    await asyncio.gather(*(one() for _ in range(senders)))
+    return statuses
+
+
+def request(path: str, token: str, body: bytes, keep: bool) -> bytes:
+    """The bytes of an upload, under an id of its own."""
+    close = "" if keep else "Connection: close\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{close}"
+        f"Hubbub-Batch: {secrets.token_hex(16)}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+@contextmanager
+def on_one_core(command: list[str]) -> Iterator[tuple[str, int]]:
+    """Run a server that says its address as JSON, and its process; this one moves to the other cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    server = subprocess.Popen(
+        ["taskset", "-c", str(cores[0]), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        said = json.loads(server.stdout.readline())
+        address = said.get("address") or said["url"]
+        os.sched_setaffinity(0, set(cores[1:]) or set(cores))
+        yield address, server.pid
+    finally:
+        os.sched_setaffinity(0, set(cores))
+        server.terminate()
+        server.wait(30)
+
+
+def some_bodies(count: int = 256) -> list[bytes]:
+    """Envelopes of one random report."""
+    layout, rng = TASK.mechanism.layout, np.random.default_rng(1)
+    columns = [rng.integers(0, field.limit, count, dtype=np.uint64) for field in layout.fields]
+    packed = layout.pack(np.stack(columns, axis=1))
+    return [Envelope(b"R", TASK.code, TASK.digest, 1, b"", row.tobytes()).seal() for row in packed]
+
+
+def bare() -> None:
+    """An endpoint that reads a body and answers."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, Response
+    from starlette.routing import Route
+
+    from hubbub.collect.serving import address, listen, run_app
+
+    async def answer(request: Request) -> Response:
+        await request.body()
+        return JSONResponse({"accepted": 1})
+
+    sock = listen("127.0.0.1", 0)
+    print(json.dumps({"address": address(sock)}), flush=True)
+    run_app(Starlette(routes=[Route("/v1/tasks/{task}/reports", answer, methods=["POST"])]), sock)
+
+
+def rates(
+    server: tuple[str, int], make: Callable[[bool], bytes], seconds: float, senders: int, keep: bool
+) -> tuple[int, int]:
+    """Requests a second, and a processor's second of the server, that were answered 200; there must be no others."""
+    address, pid = server
+    asyncio.run(send(address, lambda: make(keep), 3.0, senders, keep))  # warm up
+    started, before = time.perf_counter(), processor(pid)
+    statuses = asyncio.run(send(address, lambda: make(keep), seconds, senders, keep))
+    assert set(statuses) == {200}, statuses
+    passed, used = time.perf_counter() - started, processor(pid) - before
+    return round(statuses[200] / passed), round(statuses[200] / used)
+
+
+def measure(
+    seconds: float = 10.0, senders: int = 64, token_counts: tuple[int, ...] = (1, 10_000)
+) -> list[Row]:
+    """Requests a second, on connections that stay open and on new ones."""
+    bodies, program = some_bodies(), str(Path(sys.executable).with_name("hubbub"))
+    path = f"/v1/tasks/{TASK.digest.hex()}/reports"
+    rows: list[Row] = []
+
+    def note(what: str, tokens_there: int, server: tuple[str, int], make: Callable[[bool], bytes]) -> None:
+        found: Row = {"what": what, "tokens": tokens_there, "senders": senders, "seconds": seconds}
+        for name, keep in (("kept", True), ("new", False)):
+            found[name], found[f"{name}_processor"] = rates(server, make, seconds, senders, keep)
+        rows.append(found)
+        print(rows[-1], file=sys.stderr, flush=True)
+
+    def plain(token: str) -> Callable[[bool], bytes]:
+        return lambda keep: request(path, token, secrets.choice(bodies), keep)
+
+    with on_one_core([sys.executable, __file__, "--bare"]) as server:
+        note("bare endpoint", 0, server, plain("none"))
+    with tempfile.TemporaryDirectory() as folder:
+        TASK.save(Path(folder) / "task.toml")
+        for count in token_counts:
+            store = f"sqlite:///{folder}/store-{count}.db"
+            with closing(Store(store)) as opened:
+                token = Tokens(opened).new("upload")
+                others = [
+                    {
+                        "role": "upload",
+                        "digest": hashlib.sha256(bytes([i % 256, i >> 8])).digest(),
+                        "label": "",
+                        "created": 0,
+                    }
+                    for i in range(count - 1)
+                ]
+                if others:
+                    with opened.writing() as connection:
+                        connection.execute(tokens.insert(), others)
+            command = [program, "serve", f"{folder}/task.toml", "--store", store, "--port", "0", "--json"]
+            with on_one_core(command) as server:
+                note("service", count, server, plain(token))
+        public = KeyPair.fresh().public
+        width = TASK.mechanism.layout.width
+        items = [seal(body[-16 - width : -16], public, TASK) for body in bodies for _ in range(20)]
+
+        def sealed(keep: bool) -> bytes:
+            return request(f"/v1/tasks/{TASK.digest.hex()}/sealed", "up", secrets.choice(items), keep)
+
+        environment = {"HUBBUB_SHUFFLER_TOKEN": "hub_shuffler_x", "HUBBUB_UPLOAD_TOKEN": "up"}
+        os.environ.update(environment)
+        crowd = ["--crowd", "100000", "--collector", "http://127.0.0.1:1", "--store", f"{folder}/shuffler.db"]
+        command = [program, "shuffler", f"{folder}/task.toml", *crowd, "--port", "0", "--json"]
+        with on_one_core(command) as server:
+            note("shuffler", 1, server, sealed)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--senders", type=int, default=64)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 10_000])
+    parser.add_argument("--bare", action="store_true", help="be the endpoint that does nothing")
+    options = parser.parse_args()
+    if options.bare:
+        bare()
+        return
+    rows = measure(options.seconds, options.senders, tuple(options.tokens))
+    base = rows[0]
+    for row in rows:
+        names = ("kept", "kept_processor", "new", "new_processor")
+        shares = ", ".join(f"{name} {row[name]:,}/s ({row[name] / base[name]:.2f})" for name in names)
+        print(f"{row['what']:<14} {row['tokens']:>6} tokens: {shares}")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

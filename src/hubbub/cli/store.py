@@ -1,0 +1,125 @@
+"""hubbub store backup | restore | check | purge"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+
+_store_option = click.option(
+    "--store",
+    default="sqlite:///hubbub.db",
+    show_default=True,
+    envvar="HUBBUB_STORE",
+    show_envvar=True,
+    help="The store of the service.",
+)
+_days = click.IntRange(min=1)
+
+
+@click.group()
+def command() -> None:
+    """Back up, restore, check and tidy the store of a collection service."""
+    from hubbub.primitives.errors import optional
+
+    optional("sqlalchemy", "serve")
+
+
+@command.command()
+@click.argument("target", type=OUTPUT)
+@_store_option
+@json_option
+def backup(*, target: Path, store: str, as_json: bool) -> None:
+    """Copy the store into a new file while the service runs, and check the copy.
+
+    Everything acknowledged before is in it. It holds tokens' digests and the key that opens sealed reports: keep it as
+    you keep the store.
+    """
+    from hubbub.collect.backup import back_up
+
+    found = back_up(store, target)
+    say(as_json, {"backup": str(target), **found}, lambda: _show(f"{target} is a sound backup", found))
+
+
+@command.command()
+@click.argument("source", type=EXISTING)
+@_store_option
+@json_option
+def restore(*, source: Path, store: str, as_json: bool) -> None:
+    """Make a store out of a backup, and check it. The store must be empty, or not there yet."""
+    from hubbub.collect.backup import restore as restore_store
+
+    found = restore_store(source, store)
+    say(as_json, {"restored": str(source), **found}, lambda: _show(f"{source} is restored", found))
+
+
+@command.command()
+@_store_option
+@json_option
+def check(*, store: str, as_json: bool) -> None:
+    """Read everything in a store, and say what is not as it was written."""
+    from hubbub.collect.backup import check as check_store
+    from hubbub.primitives.errors import Refused
+
+    found = check_store(store)
+    if found.problems:
+        raise Refused(" ".join(found.problems[:10]))
+    say(as_json, found.facts(), lambda: _show("the store is sound", found.facts()))
+
+
+@command.command()
+@click.option("--task", "chosen", multiple=True, help="Digest of a task; all tasks if none is named.")
+@click.option("--reports", type=_days, metavar="DAYS", help="Drop reports older than this; the state stays.")
+@click.option(
+    "--ids", type=_days, metavar="DAYS", help="Forget ids of batches made earlier, and refuse such batches."
+)
+@click.option("--states", type=_days, metavar="DAYS", help="Drop states of periods that ended earlier.")
+@_store_option
+@json_option
+def purge(
+    *,
+    chosen: tuple[str, ...],
+    reports: int | None,
+    ids: int | None,
+    states: int | None,
+    store: str,
+    as_json: bool,
+) -> None:
+    """Forget what is older than so many days, while the service runs. Estimates stay what they are."""
+    import datetime
+    from contextlib import closing
+
+    import sqlalchemy as sql
+
+    from hubbub.collect.database import tasks
+    from hubbub.collect.retention import Horizons
+    from hubbub.collect.retention import purge as purge_task
+    from hubbub.collect.store import Store
+    from hubbub.primitives.errors import Refused
+
+    if reports is None and ids is None and states is None:
+        raise Refused("Say what to forget: --reports, --ids or --states, with a number of days.")
+    now = datetime.datetime.now(datetime.UTC)
+    rows: list[dict[str, Any]] = []
+    with closing(Store(store, create=False)) as opened:
+        with opened.reading() as connection:
+            known = connection.execute(sql.select(tasks.c.digest).order_by(tasks.c.digest)).scalars().all()
+        for task in chosen or known:
+            rows.append({"task": task, **purge_task(opened, task, Horizons(reports, ids, states), now)})
+
+    def show() -> None:
+        for row in rows:
+            click.echo(
+                f"{row['task']}  {row['reports']:,} reports, {row['ids']:,} ids and {row['states']:,} states dropped"
+            )
+
+    say(as_json, {"purged": rows}, show)
+
+
+def _show(line: str, found: dict[str, Any]) -> None:
+    click.echo(line)
+    for row in found["tasks"]:
+        click.echo(f"  {row['task']}  {row['reports']:,} reports in {row['batches']:,} batches")

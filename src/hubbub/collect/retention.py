@@ -1,0 +1,78 @@
+"""What need not be kept for ever: reports that are in the state, ids of batches, states of past periods.
+
+Ids are what makes a retry harmless, so they go only together with the batches that might still be retried: an id that
+begins with a day (20261116-..., as those of `hubbub.device.upload` do) is forgotten after its horizon, and from the
+same moment on, for good, a batch whose id begins with that day or an earlier one is refused. So nothing is ever counted
+twice, and a device that comes back after the horizon is told that it is too late. Ids without a day stay.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sql
+
+from hubbub.collect.database import history, ids, segments, states, tasks
+from hubbub.collect.segments import day_number
+from hubbub.collect.store import Store
+from hubbub.primitives.envelope import unseal
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import STATE
+
+#: Bytes of a state that has no array to add to: it consists of the task's reports.
+_BARE = 24
+
+
+@dataclass(frozen=True)
+class Horizons:
+    """Days after which something goes; None: never."""
+
+    reports: int | None = None
+    ids: int | None = None
+    states: int | None = None
+
+
+def purge(store: Store, task: str, horizons: Horizons, now: datetime.datetime) -> dict[str, int]:
+    """Forget what is older than its horizon; how much that was."""
+    done = {"reports": 0, "ids": 0, "states": 0}
+    with store.writing() as connection:
+        number = connection.execute(sql.select(tasks.c.id).where(tasks.c.digest == task)).scalar()
+        if number is None:
+            raise Refused(f"The store has nothing of a task {task}.")
+        if horizons.reports is not None:
+            done["reports"] = _drop_reports(connection, task, _before(now, horizons.reports))
+        if horizons.ids is not None:
+            day = day_number((now - datetime.timedelta(days=horizons.ids)).date())
+            later = (tasks.c.id == number) & (tasks.c.watermark < day)
+            connection.execute(tasks.update().where(later).values(watermark=day))
+            old = (ids.c.task == number) & (ids.c.day > 0) & (ids.c.day < day)
+            done["ids"] = connection.execute(ids.delete().where(old)).rowcount
+        if horizons.states is not None:
+            old = (history.c.task == task) & (history.c.period < _before(now, horizons.states))
+            gone = history.update().where(old & history.c.state.is_not(None)).values(state=None)
+            done["states"] = connection.execute(gone).rowcount
+    return done
+
+
+def _before(now: datetime.datetime, days: int) -> int:
+    return int((now - datetime.timedelta(days=days)).timestamp())
+
+
+def _drop_reports(connection: sql.Connection, task: str, before: int) -> int:
+    query = sql.select(states.c.payload, states.c.epoch).where(states.c.task == task)
+    state = connection.execute(query).one_or_none()
+    if state is None or state.payload is None:
+        return 0
+    if state.epoch < 0:
+        raise Refused(f"Task {task} was collected by an older version: start the service once, then purge.")
+    if len(unseal(bytes(state.payload), "The stored state", STATE).payload) == _BARE:
+        raise Refused(f"The state of task {task} consists of its reports, so they cannot be dropped.")
+    old: Any = (segments.c.task == task) & (segments.c.period < before)
+    total = sql.select(sql.func.coalesce(sql.func.sum(segments.c.count), 0)).where(old)
+    dropped = int(connection.execute(total).scalar_one())
+    connection.execute(segments.delete().where(old))
+    mine = tasks.c.digest == task
+    connection.execute(tasks.update().where(mine).values(purged=tasks.c.purged + dropped))
+    return dropped
