@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--upload-token",
+    "upload_tokens",
     envvar="HUBBUB_UPLOAD_TOKEN",
     required=True,
-    help="The token that devices must show [env: HUBBUB_UPLOAD_TOKEN].",
+    multiple=True,
+    help="A token that devices may show; repeat it to change tokens one device at a time "
+    "[env: HUBBUB_UPLOAD_TOKEN, separated by spaces].",
 )
 @click.option(
     "--crowd",
@@ -50,7 +53,7 @@ def command(
     tasks: tuple[Path, ...],
     collector: str,
     token: str,
-    upload_token: str,
+    upload_tokens: tuple[str, ...],
     crowd: int,
     store: Path,
     host: str,
@@ -72,7 +75,7 @@ def command(
     from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
     loaded = [Task.load(path) for path in tasks]
-    shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_token, crowd)
+    shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_tokens, crowd)
     sock = listen(host, port)
     data = {"url": address(sock), "collector": collector}
     crowds = {task.digest.hex(): shuffler.least(task) for task in loaded}

@@ -34,6 +34,7 @@ from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Role, allows
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import key_id
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.api")
@@ -57,7 +58,8 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
     app.router.routes += [
         Route("/v1/tasks/{task}/reports", Uploads(*common), methods=["POST"]),
-        Route("/v1/tasks/{task}/shuffled", Uploads(*common, service.keys), methods=["POST"]),
+        Route("/v1/tasks/{task}/shuffled", Uploads(*common, service.keys, named=False), methods=["POST"]),
+        Route("/v2/tasks/{task}/shuffled", Uploads(*common, service.keys), methods=["POST"]),
     ]
     app.include_router(_reading)
     app.include_router(dashboard)
@@ -88,6 +90,7 @@ def _watch_tokens(service: Service, ended: threading.Event) -> None:
     while not ended.wait(1):
         try:
             service.tokens.refresh()
+            service.keys.refresh()
         except Unavailable as problem:
             _log.error("the store does not answer: %s", problem)
 
@@ -182,8 +185,8 @@ def _service(request: Request) -> Service:
 
 
 def _task(request: Request, task: str) -> Task:
-    found = _service(request).by_digest.get(task)
-    if found is None:
+    found, grant = _service(request).by_digest.get(task), _service(request).grant_of(request)
+    if found is None or (grant is not None and not grant.covers(task)):
         raise Problem(404, "no such task", "No task with this digest is collected here.")
     return found
 
@@ -192,9 +195,9 @@ def _needs(*roles: Role) -> Any:
     """A dependency that lets only these roles pass."""
 
     def check(request: Request) -> None:
-        role = _service(request).role_of(request)
-        if not allows(role, *roles):
-            raise unauthorized(role is not None)
+        grant = _service(request).grant_of(request)
+        if not allows(grant, *roles):
+            raise unauthorized(grant is not None)
 
     return Depends(check)
 
@@ -213,9 +216,9 @@ Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals."
 
 
 @_reading.get("/v1/tasks", dependencies=_ANALYST)
-def list_tasks(service: TheService) -> dict[str, Any]:
-    """All tasks, without their task files."""
-    rows = [service.overview(task) for task in service.tasks()]
+def list_tasks(request: Request, service: TheService) -> dict[str, Any]:
+    """All tasks that the token is for, without their task files."""
+    rows = [service.overview(task) for task in service.tasks(service.grant_of(request))]
     return {"tasks": [{key: value for key, value in row.items() if key != "toml"} for row in rows]}
 
 
@@ -308,8 +311,8 @@ def _attachment(name: str) -> dict[str, str]:
 
 @_reading.get("/v1/key")
 def public_key(service: TheService) -> dict[str, str]:
-    """The public key to which devices seal reports that go through a shuffler."""
-    return {"key": service.keys.public.hex()}
+    """The public key to which devices seal reports that go through a shuffler, and its name."""
+    return {"key": service.keys.public.hex(), "id": key_id(service.keys.public).hex()}
 
 
 # Health

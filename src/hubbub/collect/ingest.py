@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from hubbub.collect.keypair import KeyPair
+from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
@@ -34,7 +35,7 @@ from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import BATCH_HEADER, batch_named
 from hubbub.protocol.files import REPORTS, check_header
-from hubbub.protocol.sealing import label_width, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, label_width, naming_no_key, sealed_width
 from hubbub.protocol.task import Task
 
 #: Batches that are written in one transaction.
@@ -54,6 +55,8 @@ class Examined:
     count: int
     problems: list[dict[str, Any]]
     rejects: dict[str, int]
+    #: The name of the key that the reports were sealed for, if they were.
+    key: str = ""
 
 
 def examine(task: Task, body: bytes, most: int) -> Examined:
@@ -74,20 +77,27 @@ def examine(task: Task, body: bytes, most: int) -> Examined:
     return _sort_out(task, packed, np.arange(len(packed)), [])
 
 
-def examine_sealed(task: Task, body: bytes, most: int, keys: KeyPair) -> Examined:
-    """The contents of a shuffled crowd: sealed reports, one after another."""
+def examine_sealed(
+    task: Task, body: bytes, most: int, keys: KeyPair | KeyRing, named: bool = True
+) -> Examined:
+    """The contents of a shuffled crowd: sealed reports, one after another; if `named`, with the name of their key."""
+    if not named:
+        body = naming_no_key(task, body)
     if len(body) > most * sealed_width(task):
         raise Problem(413, "too many reports", f"A crowd holds at most {most:,} reports here.")
     if not body:
         raise Refused("The crowd is empty.")
     packed, unopened = keys.open_each(task, body)
     width, label = sealed_width(task), label_width(task)
-    if len({body[start : start + label] for start in range(0, len(body), width)}) > 1:
+    starts = range(0, len(body), width)
+    if len({body[start : start + label] for start in starts}) > 1:
         raise Refused("A crowd holds reports of one period, and this one mixes several.")
+    if len({body[start + width - KEY_BYTES : start + width] for start in starts}) > 1:
+        raise Refused("A crowd holds reports for one key, and this one mixes several.")
     if not len(packed):  # nothing is noted of it, so that it is welcome once the key is the right one
         raise Refused("No report of this crowd can be opened: it was sealed for another key or task.")
     places = np.delete(np.arange(len(body) // width), unopened)
-    return _sort_out(task, packed, places, unopened)
+    return replace(_sort_out(task, packed, places, unopened), key=body[-KEY_BYTES:].hex())
 
 
 def _sort_out(
@@ -179,11 +189,12 @@ class Uploads:
         tokens: Tokens,
         writer: Writer,
         metrics: Metrics,
-        keys: KeyPair | None = None,
+        keys: KeyRing | None = None,
+        named: bool = True,
     ) -> None:
-        """With `keys`, bodies are shuffled crowds of sealed reports."""
+        """With `keys`, bodies are shuffled crowds of sealed reports, which name their key unless told otherwise."""
         self._tasks, self._settings, self._tokens = tasks, settings, tokens
-        self._writer, self._metrics, self._keys = writer, metrics, keys
+        self._writer, self._metrics, self._keys, self._named = writer, metrics, keys, named
         self._role: Role = "upload" if keys is None else "shuffler"
         self._held = 0
 
@@ -214,6 +225,8 @@ class Uploads:
             raise Problem(409, "batch id taken", detail)
         rejected = sum(examined.rejects.values())
         self._metrics.stored(task.digest.hex(), examined.count, rejected, outcome == "repeated")
+        if examined.key and outcome == "stored":
+            self._metrics.opened(examined.key, examined.count)
         answer: dict[str, Any] = {
             "batch": batch_id,
             "accepted": examined.count,
@@ -231,11 +244,11 @@ class Uploads:
         """Refuse what can be refused without reading the body."""
         headers = dict(scope["headers"])
         given = headers.get(b"authorization", b"").decode("latin-1")
-        role = self._tokens.role_of(given[7:]) if given[:7].lower() == "bearer " else None
-        if not allows(role, self._role):
-            raise unauthorized(role is not None)
+        grant = self._tokens.grant_of(given[7:]) if given[:7].lower() == "bearer " else None
+        if grant is None or not allows(grant, self._role):
+            raise unauthorized(grant is not None)
         task = self._tasks.get(scope["path_params"]["task"])
-        if task is None:
+        if task is None or not grant.covers(task.digest.hex()):
             raise Problem(404, "no such task", "No task with this digest is collected here.")
         batch_id = _batch_of(scope)
         if not batch_id:
@@ -272,7 +285,7 @@ class Uploads:
     async def _examine(self, task: Task, body: bytes) -> Examined:
         most = self._settings.most_reports
         if self._keys is not None:
-            return await asyncio.to_thread(examine_sealed, task, body, most, self._keys)
+            return await asyncio.to_thread(examine_sealed, task, body, most, self._keys, self._named)
         if len(body) > _QUICK:
             return await asyncio.to_thread(examine, task, body, most)
         return examine(task, body, most)

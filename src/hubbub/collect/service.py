@@ -13,12 +13,12 @@ from typing import Any
 from starlette.requests import Request
 
 from hubbub.collect.ingest import Writer
-from hubbub.collect.keypair import KeyPair
+from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import Folder
 from hubbub.collect.store import Store
-from hubbub.collect.tokens import COOKIE, Role, Tokens
+from hubbub.collect.tokens import COOKIE, Grant, Tokens
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope
@@ -54,7 +54,7 @@ class Service:
         self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
-        self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
+        self.keys = KeyRing(store)
         self.writer = Writer(store, settings.queue)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
@@ -67,17 +67,17 @@ class Service:
         self.folder.stop()
         self.store.close()
 
-    def tasks(self) -> list[Task]:
-        """Everything that is collected."""
-        return list(self.by_digest.values())
+    def tasks(self, grant: Grant | None = None) -> list[Task]:
+        """Everything that is collected, or what of it somebody may know of."""
+        return [task for digest, task in self.by_digest.items() if grant is None or grant.covers(digest)]
 
-    def role_of(self, request: Request) -> Role | None:
-        """The role of whoever asks, by bearer token or by session cookie."""
+    def grant_of(self, request: Request) -> Grant | None:
+        """What is allowed to whoever asks, by bearer token or by session cookie."""
         given = request.headers.get("authorization", "")
         if given[:7].lower() == "bearer ":
-            return self.tokens.role_of(given[7:])
+            return self.tokens.grant_of(given[7:])
         cookie = request.cookies.get(COOKIE)
-        return self.tokens.session_role(cookie) if cookie else None
+        return self.tokens.session_grant(cookie) if cookie else None
 
     def overview(self, task: Task) -> dict[str, Any]:
         """What a task is, what has arrived, and what is promised to whom."""

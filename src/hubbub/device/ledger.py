@@ -27,7 +27,7 @@ from hubbub.model.record import Record
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.periods import period_of
-from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, seal, sealed_width
 from hubbub.protocol.task import Task
 
 
@@ -88,7 +88,10 @@ class Ledger:
                 f"The budget of task {task.name!r} for period {period_of(task, day)} is spent on reports to {other}; "
                 f"the same report must not reach {one} as well."
             )
-        return _payload(found[-1])
+        last = _payload(found[-1])
+        if sealed and len(last) < sealed_width(task):  # made when items did not name their key
+            return naming_no_key(task, last)
+        return last
 
     def spent(self, task: Task) -> float:
         """The epsilon that this device has spent on a task, all periods added up."""
@@ -114,8 +117,10 @@ class Ledger:
                     raise ValueError
                 for each in made:
                     sealed = isinstance(each, dict)
-                    width = sealed_width(task) if sealed else task.mechanism.layout.width
-                    if len(_payload(each)) != width:
+                    widths = {task.mechanism.layout.width}
+                    if sealed:
+                        widths = {sealed_width(task), sealed_width(task) - KEY_BYTES}
+                    if len(_payload(each)) not in widths:
                         raise ValueError
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             raise Refused(

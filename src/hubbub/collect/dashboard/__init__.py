@@ -29,7 +29,7 @@ Asked = Annotated[list[str] | None, Query(max_length=20)]
 
 def _reader(request: Request) -> None:
     """Whoever may not read estimates is sent to the login page."""
-    if not allows(request.app.state.service.role_of(request), "analyst"):
+    if not allows(request.app.state.service.grant_of(request), "analyst"):
         raise Problem(303, "log in", "Log in to see this page.", {"Location": "/login"})
 
 
@@ -45,7 +45,8 @@ def _same_origin(request: Request) -> None:
 def tasks(request: Request) -> HTMLResponse:
     """All tasks."""
     service = request.app.state.service
-    return HTMLResponse(render("tasks.html", tasks=[service.overview(task) for task in service.tasks()]))
+    found = service.tasks(service.grant_of(request))
+    return HTMLResponse(render("tasks.html", tasks=[service.overview(task) for task in found]))
 
 
 @router.get("/tasks/{digest}", dependencies=[Depends(_reader)])
@@ -54,8 +55,8 @@ def task(
 ) -> HTMLResponse:
     """One task; with `part`, only what changes while the page is open."""
     service = request.app.state.service
-    found = service.by_digest.get(digest)
-    if found is None:
+    found, grant = service.by_digest.get(digest), service.grant_of(request)
+    if found is None or grant is None or not grant.covers(digest):
         return HTMLResponse(render("missing.html"), 404)
     shown = task_view(service, found, [text for text in key or [] if text], quantity)
     return HTMLResponse(render("live.html" if part else "task.html", **shown))
@@ -77,7 +78,7 @@ async def login(request: Request) -> Response:
             raise Problem(413, "too large", "A login form has one short field.")
     given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
     tokens = request.app.state.service.tokens
-    reads = allows(tokens.role_of(given), "analyst")
+    reads = allows(tokens.grant_of(given), "analyst")
     secret = await run_in_threadpool(tokens.login, given) if reads else None
     if secret is None:
         return HTMLResponse(render("login.html", wrong=True), 401)
