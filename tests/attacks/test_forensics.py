@@ -115,6 +115,7 @@ def test_a_store_in_order_of_arrival_is_seen_through(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "plain.db", isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
+        db.execute("PRAGMA synchronous = OFF")
         db.execute("CREATE TABLE items (digest BLOB PRIMARY KEY, item BLOB) WITHOUT ROWID")
         for group in sent:
             db.execute("BEGIN")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import PlainTextResponse, Response
 from starlette.background import BackgroundTask
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -73,26 +72,13 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Fold and look for new tokens in the background; at the end, write what is queued."""
+    """Work in the background; at the end, write what is queued."""
     service: Service = app.state.service
-    service.folder.start(service.settings.fold_every)
-    ended = threading.Event()
-    watch = threading.Thread(target=_watch_tokens, args=(service, ended), name="hubbub-tokens", daemon=True)
-    watch.start()
+    service.start()
     _log.info("collecting %d tasks", len(service.tasks()))
     yield
-    ended.set()
     await asyncio.to_thread(service.close)
     _log.info("stopped")
-
-
-def _watch_tokens(service: Service, ended: threading.Event) -> None:
-    while not ended.wait(1):
-        try:
-            service.tokens.refresh()
-            service.keys.refresh()
-        except Unavailable as problem:
-            _log.error("the store does not answer: %s", problem)
 
 
 class _Outermost:
@@ -207,7 +193,7 @@ def _file(*media: str) -> dict[str, Any]:
     return {"response_class": Response, "responses": {200: {"content": {name: {} for name in media}}}}
 
 
-_ANALYST = [_needs("analyst")]
+_ANALYST, _ADMIN = [_needs("analyst")], [_needs("admin")]
 _PARQUET = "application/vnd.apache.parquet"
 TheService = Annotated[Service, Depends(_service)]
 TheTask = Annotated[Task, Depends(_task)]
@@ -278,14 +264,14 @@ def show_history(
     return service.history(task, keys or (), level, quantity)
 
 
-@_reading.get("/v1/tasks/{task}/state", dependencies=_ANALYST, **_file("application/octet-stream"))
+@_reading.get("/v1/tasks/{task}/state", dependencies=_ADMIN, **_file("application/octet-stream"))
 def download_state(service: TheService, task: TheTask) -> Response:
-    """The state file: the sum of all reports."""
+    """The state file: the sum of all reports, or in some families the reports themselves."""
     data = service.state_file(task)
     return Response(data, media_type="application/octet-stream", headers=_attachment("state.hubbub"))
 
 
-@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=[_needs("admin")], **_file(_PARQUET))
+@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=_ADMIN, **_file(_PARQUET))
 def download_reports(service: TheService, task: TheTask) -> Response:
     """All kept reports as a Parquet file, one row per batch."""
     if not task.keep_reports:
@@ -318,23 +304,21 @@ def public_key(service: TheService) -> dict[str, str]:
 # Health
 
 
-@_reading.get("/healthz")
+@_reading.api_route("/healthz", methods=["GET", "HEAD"])
 async def healthy() -> dict[str, str]:
     """The process answers."""
     return {"status": "alive"}
 
 
-@_reading.get("/readyz")
-def ready(service: TheService) -> JSONResponse:
-    """The store answers and every state is sound."""
-    for task in service.tasks():
-        service.folder.fold(task)
-    service.store.ping()
-    return JSONResponse({"status": "ready"})
+@_reading.api_route("/readyz", methods=["GET", "HEAD"])
+def ready(service: TheService) -> dict[str, str]:
+    """The store can be written, every state is sound, and no thread in the background is in trouble."""
+    service.health.check()
+    return {"status": "ready"}
 
 
-@_reading.get("/metrics", response_class=PlainTextResponse)
+@_reading.api_route("/metrics", methods=["GET", "HEAD"], response_class=PlainTextResponse)
 async def metrics(service: TheService) -> PlainTextResponse:
     """Counters for Prometheus."""
-    text = service.metrics.text(len(service.writer))
+    text = service.metrics.text(len(service.writer), service.workers)
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -124,11 +124,18 @@ class Writer:
         self._queue: deque[tuple[Batch, asyncio.Future[Outcome]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        #: When a group of batches last could not be written, by the monotonic clock; None once one could.
+        self.failed: float | None = None
         self._thread = threading.Thread(target=self._run, name="hubbub-write", daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    @property
+    def alive(self) -> bool:
+        """Whether anybody writes."""
+        return self._thread.is_alive()
 
     @property
     def full(self) -> bool:
@@ -161,10 +168,12 @@ class Writer:
             outcomes: list[Outcome] | Exception
             try:
                 outcomes = self._store.append([batch for batch, _ in group])
+                self.failed = None
             except (
                 Exception
             ) as problem:  # whatever it is, the senders must hear of it and the thread must live
                 outcomes = problem
+                self.failed = time.monotonic()
             loop = group[0][1].get_loop()
             loop.call_soon_threadsafe(_settle, [future for _, future in group], outcomes)
 

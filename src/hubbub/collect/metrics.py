@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
+
+from hubbub.collect.workers import Worker
 
 #: Upper ends of the buckets of upload times, in seconds.
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -53,8 +56,8 @@ class Metrics:
             self._folded += batches
             self._fold_seconds += seconds
 
-    def text(self, waiting: int) -> str:
-        """All of it, with the number of batches that wait for the store."""
+    def text(self, waiting: int, workers: Sequence[Worker]) -> str:
+        """All of it, with the number of batches that wait for the store and the threads in the background."""
         with self._lock:
             lines = [
                 *_series("uploads_total", "counter", "Uploads by status.", "status", self._uploads),
@@ -66,6 +69,7 @@ class Metrics:
                 *_single("folds_total", "counter", "Folds into a state.", self._folds),
                 *_single("batches_folded_total", "counter", "Batches folded.", self._folded),
                 *_single("fold_seconds_total", "counter", "Seconds spent on folding.", self._fold_seconds),
+                *worker_lines(workers),
                 "# HELP hubbub_upload_seconds Time to acknowledge an upload.",
                 "# TYPE hubbub_upload_seconds histogram",
             ]
@@ -75,6 +79,16 @@ class Metrics:
                 lines.append(f'hubbub_upload_seconds_bucket{{le="{bound}"}} {total}')
             lines += [f"hubbub_upload_seconds_sum {self._seconds}", f"hubbub_upload_seconds_count {total}"]
         return "\n".join(lines) + "\n"
+
+
+def worker_lines(workers: Sequence[Worker]) -> list[str]:
+    """What became of the threads in the background."""
+    failures = Counter({worker.name: worker.failures for worker in workers})
+    healthy = Counter({worker.name: int(not worker.trouble) for worker in workers})
+    return [
+        *_series("worker_failures_total", "counter", "Rounds that failed.", "worker", failures),
+        *_series("worker_healthy", "gauge", "1 if the last round went well.", "worker", healthy),
+    ]
 
 
 def _series(name: str, kind: str, words: str, label: str, values: Counter[str] | Counter[int]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,13 +13,15 @@ from typing import Any
 
 from starlette.requests import Request
 
+from hubbub.collect.health import Health
 from hubbub.collect.ingest import Writer
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import Folder
-from hubbub.collect.store import Store
+from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Grant, Tokens
+from hubbub.collect.workers import Worker
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope
@@ -36,6 +39,10 @@ _REMEMBERED = 8
 _PAST_REMEMBERED = 5000
 #: Periods in an answer.
 _MOST_PERIODS = 1000
+
+
+#: Seconds for which an upload that could not be written is held against the service.
+_MEMORY = 10.0
 
 
 class Withheld(Refused):
@@ -56,16 +63,47 @@ class Service:
         self.folder = Folder(store, list(tasks), self.metrics)
         self.keys = KeyRing(store)
         self.writer = Writer(store, settings.queue)
+        self.workers = [
+            Worker("tokens", self._learn_tokens, (Unavailable,)),
+            Worker("fold", lambda: self.folder.round(settings.fold_every), (Unavailable,)),
+        ]
+        self.health = Health(self.workers, self._troubles)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
         self._lock = threading.Lock()
 
+    def start(self) -> None:
+        """Begin to fold, and to look for new and revoked tokens, in the background."""
+        for worker in self.workers:
+            worker.start()
+
     def close(self) -> None:
         """Write what is queued, finish the fold under way, and give the store's connections back."""
         self.writer.stop()
         self.folder.stop()
+        for worker in self.workers:
+            worker.stop()
         self.store.close()
+
+    def _learn_tokens(self) -> float:
+        self.tokens.refresh()
+        self.keys.refresh()
+        return 1.0
+
+    def _troubles(self) -> list[str]:
+        """What keeps uploads from being written."""
+        try:
+            self.store.ping()
+        except Exception as problem:
+            _log.error("the store cannot be written: %s", problem)
+            return ["the store cannot be written"]
+        failed = self.writer.failed
+        if not self.writer.alive:
+            return ["uploads: the thread has ended"]
+        lately = failed is not None and time.monotonic() < failed + _MEMORY
+        found = ["the last upload could not be written"] if lately else []
+        return found + [f"the state of task {name!r} is damaged" for name in sorted(self.folder.damaged)]
 
     def tasks(self, grant: Grant | None = None) -> list[Task]:
         """Everything that is collected, or what of it somebody may know of."""
@@ -82,7 +120,7 @@ class Service:
     def overview(self, task: Task) -> dict[str, Any]:
         """What a task is, what has arrived, and what is promised to whom."""
         digest = task.digest.hex()
-        reports = self.folder.fold(task).state.count
+        shown = self.folder.fold(task).state.count
         crowd, shuffled = self.store.crowds(digest)
         spans, unamplified = self._promised(task, crowd)
         return {
@@ -96,9 +134,10 @@ class Service:
             "quantities": list(task.mechanism.quantities),
             "report_bytes": task.mechanism.layout.width,
             "precision": task.precision,
-            "reports": reports,
+            "reports": shown + self.store.waiting(digest),
+            "in_estimates": shown,
             "minimum": max(task.minimum_reports, 1),
-            "withheld": reports < max(task.minimum_reports, 1),
+            "withheld": shown < max(task.minimum_reports, 1),
             "rejected": self.store.rejected(digest),
             "guarantee": {
                 "local": task.guarantee.as_dict(),
@@ -155,8 +194,9 @@ class Service:
 
     def _check_minimum(self, task: Task, state: State) -> None:
         if state.count < max(task.minimum_reports, 1):
+            arrived = state.count + self.store.waiting(task.digest.hex())
             raise Withheld(
-                f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
+                f"{arrived} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
             )
 
     def history(

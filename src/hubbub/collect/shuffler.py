@@ -24,7 +24,6 @@ import hmac
 import http.client
 import logging
 import sqlite3
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -37,6 +36,7 @@ from starlette.routing import Route
 from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
+from hubbub.collect.workers import Worker
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import BATCH_HEADER, Answer, batch_named, connect, post, service_address
 from hubbub.protocol.periods import open_periods
@@ -86,8 +86,9 @@ class Shuffler:
                 )
         self._set_aside: set[str] = set()
         self._open: dict[bytes, set[bytes]] = {}
-        self._wake, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hubbub shuffler", daemon=True)
+        self._pause = PATIENCE[0]
+        self._behind = False
+        self.worker = Worker("forward", self._round, (sqlite3.Error, OSError))
 
     def least(self, task: Task) -> int:
         """The size below which a crowd of this task never leaves."""
@@ -95,13 +96,11 @@ class Shuffler:
 
     def start(self) -> None:
         """Begin to pass crowds on, those of an earlier run first."""
-        self._thread.start()
+        self.worker.start()
 
     def stop(self) -> None:
         """End after the attempt that is under way; what waits keeps waiting on disk."""
-        self._stopping.set()
-        self._wake.set()
-        self._thread.join()
+        self.worker.stop()
         self.mixer.close()
 
     def accept(self, task: Task, body: bytes) -> tuple[int, int]:
@@ -112,25 +111,19 @@ class Shuffler:
         width, label, current = sealed_width(task), label_width(task), _labels(task)
         items = [body[start : start + width] for start in range(0, len(body), width)]
         taken = self.mixer.add(task, [item for item in items if item[:label] in current])
-        self._wake.set()
+        if not self._behind:  # new items do not make a silent collector answer sooner
+            self.worker.wake()
         return taken
 
-    def _run(self) -> None:
-        pause = PATIENCE[0]
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                delivered, asked = self.step()
-            except (sqlite3.Error, OSError) as problem:
-                _log.error("the store does not answer: %s", problem)
-                delivered, asked = False, 0.0
-            if delivered:
-                pause = PATIENCE[0]
-                self._wake.wait(_TIDY)
-            else:
-                # New items do not make a silent collector answer sooner, so they do not end this wait.
-                self._stopping.wait(max(pause, asked))
-                pause = min(2 * pause, PATIENCE[1])
+    def _round(self) -> float:
+        """Pass on what can be; the seconds until somebody should look again."""
+        delivered, asked = self.step()
+        self._behind = not delivered
+        if delivered:
+            self._pause = PATIENCE[0]
+            return _TIDY
+        pause, self._pause = self._pause, min(2 * self._pause, PATIENCE[1])
+        return max(pause, asked)
 
     def step(self) -> tuple[bool, float]:
         """End the periods that are over, close the crowds that are complete and send all that are closed.

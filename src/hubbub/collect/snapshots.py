@@ -2,6 +2,12 @@
 
 The state of a task is the sum of its reports, whatever the order, so folding is adding. A fold that is
 interrupted anywhere changes nothing, and one that comes too late (another process was quicker) starts again.
+
+Snapshots are all that readers of estimates ever see, and each adds at least the task's `minimum_reports` to the one
+before, however many processes fold and whenever they are started, because the snapshot changes in the store and only
+by `_advance`. States of ended periods obey, too. So of two things that can be read, one is the sum of the other and of
+at least so many reports, and their difference shows no single one. (A state that was damaged is made again from the
+log; the first snapshot after that may differ from an older one by less.)
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from hubbub.collect.metrics import Metrics
-from hubbub.collect.store import Head, Store, Unavailable, Unfolded
+from hubbub.collect.store import Head, Store, Unfolded
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope, unseal
 from hubbub.primitives.errors import Refused
@@ -62,7 +68,8 @@ class Folder:
         self._locks = {task.digest: threading.Lock() for task in tasks}
         self._current: dict[bytes, Current] = {}
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        #: Names of the tasks that the last round found damaged beyond repair.
+        self.damaged: set[str] = set()
         for task in tasks:
             size = len(task.mechanism.empty(task.keys).to_bytes())
             if size > _LARGEST_STATE:
@@ -72,21 +79,24 @@ class Folder:
                 )
 
     def fold(self, task: Task) -> Current:
-        """The state of every report that was acknowledged before this call (and perhaps of later ones)."""
-        digest = task.digest.hex()
+        """The newest snapshot, with every report that was acknowledged before this call (and perhaps later ones).
+
+        Those that are fewer than the task's `minimum_reports` wait for others.
+        """
+        digest, step = task.digest.hex(), max(task.minimum_reports, 1)
         with self._locks[task.digest]:
             current = self._newest(task)
-            if not self._store.waiting(digest):
+            if self._store.waiting(digest) < step:
                 return current
             last = self._store.last()  # later batches keep arriving, and would keep us here
             while True:
                 started = time.perf_counter()
                 with self._store.folding(digest):
                     current = self._newest(task)
-                    rows = self._store.unfolded(digest, last, _ROUND)
-                    if not rows:
+                    rows = self._store.unfolded(digest, last, _ROUND, step)
+                    if _reports(task, rows) < step:
                         return current
-                    new = self._advance(task, current, rows)
+                    new = self._advance(task, current, rows, step)
                 if new is not None:  # otherwise another process was quicker
                     self._current[task.digest] = new
                     self._metrics.folded(len(rows), time.perf_counter() - started)
@@ -115,15 +125,21 @@ class Folder:
         self._current[task.digest] = current
         return current
 
-    def _advance(self, task: Task, current: Current, rows: list[Unfolded]) -> Current | None:
-        """Add batches to the snapshot; None if the snapshot was not the newest."""
+    def _advance(self, task: Task, current: Current, rows: list[Unfolded], step: int) -> Current | None:
+        """Add batches to the snapshot; None if the snapshot was not the newest.
+
+        The state at the end of a period is kept if it is the old snapshot, or `step` reports away from it, from other
+        kept states and from the new snapshot.
+        """
         state, period = current.state, current.head.period
+        old, seen, end = state.count, state.count, state.count + _reports(task, rows)
         arrived: dict[int, int] = {}
         closed: dict[int, bytes] = {}
         most_states = min(_MOST_STATES, _HISTORY_BYTES // (state.totals.nbytes + state.reports.nbytes + 1))
         for received, group in groupby(rows, key=lambda row: row.received):
-            if period is not None and received > period and most_states:
-                closed[period] = zlib.compress(state.to_bytes(), 1)
+            apart = state.count - seen >= step and end - state.count >= step
+            if period is not None and received > period and most_states and (apart or state.count == old):
+                closed[period], seen = zlib.compress(state.to_bytes(), 1), state.count
             before = state.count
             try:
                 state = aggregate(task, b"".join(row.payload for row in group), state)
@@ -150,32 +166,36 @@ class Folder:
 
     # In the background
 
-    def start(self, every: float) -> None:
-        """Fold from time to time, in a thread."""
-        self._thread = threading.Thread(target=self._run, args=(every,), name="hubbub-fold", daemon=True)
-        self._thread.start()
-
     def stop(self) -> None:
-        """Finish the fold under way, if any."""
+        """Let a round under way end with the fold under way."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
 
-    def _run(self, every: float) -> None:
-        """Large states are written less often: at most a fifth of the time is spent on folding."""
-        pause = every
-        while not self._stopping.wait(pause):
-            started = time.perf_counter()
-            for task in self._tasks:
-                try:
-                    self.fold(task)
-                except (Unavailable, Damaged) as problem:
-                    _log.error("the fold of task %s failed: %s", task.digest.hex(), problem)
-                except Exception:
-                    _log.exception("the fold of task %s failed", task.digest.hex())
-                if self._stopping.is_set():
-                    return
-            pause = max(every, 4 * (time.perf_counter() - started))
+    def round(self, every: float) -> float:
+        """Fold all tasks; the seconds until the next round.
+
+        Large states are written less often: at most a fifth of the time is spent on folding. A task that is damaged is
+        noted; whatever else goes wrong with one is raised when the others are done.
+        """
+        started = time.perf_counter()
+        failed: Exception | None = None
+        for task in self._tasks:
+            if self._stopping.is_set():
+                break
+            try:
+                self.fold(task)
+                self.damaged.discard(task.name)
+            except Damaged as problem:
+                _log.error("the fold of task %s failed: %s", task.digest.hex(), problem)
+                self.damaged.add(task.name)
+            except Exception as problem:
+                failed = problem
+        if failed is not None:
+            raise failed
+        return max(every, 4 * (time.perf_counter() - started))
+
+
+def _reports(task: Task, rows: list[Unfolded]) -> int:
+    return sum(len(row.payload) for row in rows) // task.mechanism.layout.width
 
 
 def open_state(task: Task, data: bytes) -> State:

@@ -11,6 +11,7 @@ Two promises hold whatever happens to the process:
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -161,31 +162,34 @@ class Store:
         more = {"count": rejects.c.count + insert.excluded.count}
         return insert.on_conflict_do_update(index_elements=["task", "reason"], set_=more)
 
-    def waiting(self, task: str) -> bool:
-        """Whether any batch is not in the snapshot yet."""
-        query = sql.select(batches.c.seq).where(batches.c.task == task, _UNFOLDED).limit(1)
+    def waiting(self, task: str) -> int:
+        """Reports that are not in the snapshot yet."""
+        query = sql.select(sql.func.sum(batches.c.count)).where(batches.c.task == task, _UNFOLDED)
         with self.reading() as connection:
-            return connection.execute(query).scalar() is not None
+            return int(connection.execute(query).scalar() or 0)
 
     def last(self) -> int:
         """A number that no batch exceeds that has been acknowledged by now."""
         with self.reading() as connection:
             return connection.execute(sql.select(sql.func.max(batches.c.seq))).scalar() or 0
 
-    def unfolded(self, task: str, last: int, most: int) -> list[Unfolded]:
-        """Batches up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes."""
+    def unfolded(self, task: str, last: int, most: int, least: int = 1) -> list[Unfolded]:
+        """Batches up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes.
+
+        They have at least `least` reports, if there are so many.
+        """
         query = (
-            sql.select(batches.c.seq, batches.c.received, batches.c.payload)
+            sql.select(batches.c.seq, batches.c.received, batches.c.payload, batches.c.count)
             .where(batches.c.task == task, batches.c.seq <= last, _UNFOLDED)
             .order_by(batches.c.received, batches.c.seq)
             .execution_options(yield_per=100)
         )
         found: list[Unfolded] = []
         with self.reading() as connection, connection.execute(query) as rows:
-            for seq, received, payload in rows:
+            for seq, received, payload, count in rows:
                 found.append(Unfolded(seq, received, bytes(payload)))
-                most -= len(payload)
-                if most <= 0 or len(found) == _MOST_ROWS:
+                most, least = most - len(payload), least - count
+                if least <= 0 and (most <= 0 or len(found) >= _MOST_ROWS):
                     break
         return found
 
@@ -292,9 +296,10 @@ class Store:
             if connection.execute(change.returning(states.c.version)).scalar() is None:
                 return False
             dropped = {} if keep_reports else {"payload": None, "checksum": None}
-            places = [batch.seq for batch in folded]
-            mark = batches.update().where(batches.c.seq.in_(places)).values(folded=True, **dropped)
-            assert connection.execute(mark).rowcount == len(places)
+            for start in range(0, len(folded), _MOST_ROWS):
+                places = [batch.seq for batch in folded[start : start + _MOST_ROWS]]
+                mark = batches.update().where(batches.c.seq.in_(places)).values(folded=True, **dropped)
+                assert connection.execute(mark).rowcount == len(places)
             for period, reports in sorted(arrived.items()):
                 insert = self._insert(history).values(task=task, period=period, reports=reports)
                 more = {"reports": history.c.reports + insert.excluded.reports}
@@ -348,9 +353,11 @@ class Store:
             return bytes(connection.execute(sql.select(meta.c.value).where(meta.c.name == name)).scalar_one())
 
     def ping(self) -> None:
-        """Raise `Unavailable` if the store does not answer."""
-        with self.reading() as connection:
-            connection.execute(sql.select(meta.c.name).limit(1))
+        """Raise `Unavailable` if nothing can be written: something is, and is gone before others see it."""
+        name = f"ping {secrets.token_hex(8)}"
+        with self.writing() as connection:
+            connection.execute(meta.insert().values(name=name, value=bytes(4096)))
+            connection.execute(meta.delete().where(meta.c.name == name))
 
 
 def _row(batch: Batch) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def task(
     if found is None or grant is None or not grant.covers(digest):
         return HTMLResponse(render("missing.html"), 404)
     shown = task_view(service, found, [text for text in key or [] if text], quantity)
+    shown["admin"] = allows(grant)
     return HTMLResponse(render("live.html" if part else "task.html", **shown))
 
 

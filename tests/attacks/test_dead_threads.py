@@ -1,0 +1,189 @@
+"""Threads in the background meet what nobody expected: it is seen, counted, and they go on."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sql
+from collecting import Collector, collected_task, collecting, eventually, some_reports
+from live import ask, bearer, opaque_items
+from sqlalchemy.exc import ProgrammingError
+
+from hubbub.collect import shuffler as module
+from hubbub.collect import workers
+from hubbub.collect.mixer import Mixer
+from hubbub.collect.serving import serving
+from hubbub.collect.shuffler import Shuffler, create_shuffler_app
+from hubbub.collect.store import Store, Unavailable
+from hubbub.collect.tokens import Tokens
+from hubbub.collect.workers import Worker
+
+TASK = collected_task()
+#: What has ended a thread, or could.
+SURPRISES = [
+    ProgrammingError("SELECT 1", {}, Exception("no such table: tokens")),
+    KeyError("a mistake of ours"),
+    MemoryError(),
+    SystemExit(1),
+]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_PAUSES", (0.01, 0.05))
+    monkeypatch.setattr("hubbub.collect.health._REMEMBERED", 0.0)
+
+
+def raising(problem: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise problem
+
+    return fail
+
+
+def measured(text: str, name: str, worker: str) -> int:
+    found = re.search(rf'^hubbub_{name}{{worker="{worker}"}} (\d+)$', text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def metrics(collector: Collector) -> str:
+    return collector.get("/metrics").body.decode()
+
+
+@pytest.mark.parametrize("surprise", SURPRISES, ids=lambda problem: type(problem).__name__)
+@pytest.mark.parametrize(
+    ("worker", "target", "name"),
+    [("tokens", "tokens", "refresh"), ("fold", "folder", "fold")],
+    ids=["tokens", "fold"],
+)
+def test_a_thread_of_the_service_that_meets_a_surprise(
+    surprise: BaseException,
+    worker: str,
+    target: str,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, fold_every=0.05) as collector:
+        assert collector.get("/readyz").status == 200
+        with monkeypatch.context() as broken:
+            broken.setattr(getattr(collector.service, target), name, raising(surprise))
+            for one in collector.service.workers:
+                one.wake()
+            eventually(lambda: collector.get("/readyz").status == 503)
+            assert worker in collector.get("/readyz").json["detail"]
+            eventually(lambda: measured(metrics(collector), "worker_failures_total", worker) >= 3)
+            assert measured(metrics(collector), "worker_healthy", worker) == 0
+            assert collector.get("/healthz").status == 200
+        eventually(lambda: collector.get("/readyz").status == 200)
+        assert measured(metrics(collector), "worker_healthy", worker) == 1
+
+
+def test_revocation_goes_on_after_a_surprise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    with collecting(url, TASK) as collector:
+        token = collector.service.tokens.new("upload")
+        number = collector.service.tokens.all()[-1].id
+        with monkeypatch.context() as broken:
+            broken.setattr(collector.service.tokens, "refresh", raising(SURPRISES[0]))
+            collector.service.workers[0].wake()
+            eventually(lambda: collector.get("/readyz").status == 503)
+        elsewhere = Store(url)
+        Tokens(elsewhere).revoke(number)
+        elsewhere.close()
+
+        def sent() -> int:
+            return ask(f"{collector.address}{collector.path}/reports", b"x", bearer(token)).status
+
+        eventually(lambda: sent() == 401)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_ended_all_the_same_is_seen() -> None:
+    """By whatever means; here, because it cannot even wait."""
+    worker = Worker("watch", raising(KeyError("first")))
+
+    def cannot(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    worker._stopping.wait = cannot  # type: ignore[method-assign]
+    worker.start()
+    eventually(lambda: not worker._thread.is_alive())
+    assert worker.trouble == "watch: the thread has ended"
+
+
+def test_ready_means_that_writes_succeed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that can be read and not written is not ready, whether or not anybody uploads."""
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, fold_every=60) as collector:
+        store = collector.service.store
+        assert ask(f"{collector.address}/readyz").json == {"status": "ready"}
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "ping", raising(Unavailable("disk full")))
+            assert "cannot be written" in ask(f"{collector.address}/readyz").json["detail"]
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "append", raising(Unavailable("disk full")))
+            assert collector.send(some_reports(TASK, 3), "a").status == 503
+            assert "last upload" in ask(f"{collector.address}/readyz").json["detail"]
+        assert collector.send(some_reports(TASK, 3), "a").status == 200
+        assert ask(f"{collector.address}/readyz").status == 200
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert ask(collector.address + path, method="HEAD").status == 200
+
+
+def test_a_full_store_is_not_ready(tmp_path: Path) -> None:
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, fold_every=60) as collector:
+        engine = collector.service.store.engine
+        with engine.connect() as connection:
+            pages = [int(connection.exec_driver_sql("PRAGMA page_count").scalar() or 0)]
+
+        @sql.event.listens_for(engine, "connect")
+        def limit_pages(connection: Any, _: Any) -> None:
+            connection.execute(f"PRAGMA max_page_count = {pages[-1]}")
+
+        engine.dispose()
+        assert ask(f"{collector.address}/readyz").status == 503
+        pages.append(1 << 30)
+        engine.dispose()
+        eventually(lambda: ask(f"{collector.address}/readyz").status == 200)
+
+
+def test_many_who_ask_cost_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask: within a second the store is looked at once."""
+    monkeypatch.setattr("hubbub.collect.health._REMEMBERED", 600.0)
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK) as collector:
+        looks: list[int] = []
+        ping = collector.service.store.ping
+        monkeypatch.setattr(collector.service.store, "ping", lambda: (looks.append(1), ping()))
+        for _ in range(30):
+            assert ask(f"{collector.address}/readyz").status == 200
+        assert len(looks) <= 1
+
+
+@pytest.mark.parametrize(
+    "surprise",
+    [UnicodeError("label empty or too long"), sqlite3.OperationalError("disk I/O error"), *SURPRISES[1:]],
+)
+def test_the_forwarding_thread_meets_a_surprise(
+    surprise: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collector whose name cannot be resolved in a new way: said, counted, and crowds leave once it is over."""
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK) as collector:
+        token = collector.service.tokens.new("shuffler")
+        mixer = Mixer(tmp_path / "shuffler.db")
+        mixing = Shuffler(mixer, [TASK], collector.address, token, "up", 5)
+        with monkeypatch.context() as broken:
+            broken.setattr(module, "post", raising(surprise))
+            with serving(create_shuffler_app(mixing)) as url:
+                path = f"{url}/v2/tasks/{TASK.digest.hex()}/sealed"
+                body = b"".join(opaque_items(TASK, 5))
+                assert ask(path, body, bearer("up")).json["accepted"] == 5
+                eventually(lambda: mixing.worker.failures >= 3)
+                assert mixing.worker.trouble
+                broken.undo()
+                eventually(lambda: mixing.worker.trouble == "")
