@@ -277,7 +277,7 @@ def test_the_proxy_ends_connections_that_say_nothing_or_too_little(tmp_path: Pat
 def test_the_whole_deployment(
     folder: Path, new_database: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the commands of compose.yaml: PostgreSQL, two processes, shuffler, nginx with TLS in front of both.
+    """By the commands of compose.yaml: PostgreSQL, collector, shuffler, nginx with TLS in front of both.
 
     Devices report directly and through the shuffler; an analyst logs in over TLS and gets a cookie for TLS alone;
     what is too large is refused by the collector itself.
