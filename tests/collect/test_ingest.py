@@ -223,7 +223,7 @@ def test_a_sender_who_goes_away_leaves_nothing(collector: Collector) -> None:
 
 
 def test_a_slow_sender_is_cut_off(tmp_path: Path) -> None:
-    with collecting(f"sqlite:///{tmp_path}/s.db", patience=0.3) as collector:
+    with collecting(f"sqlite:///{tmp_path}/s.db", body_grace=0.3) as collector:
         head = f"POST {collector.path}/reports HTTP/1.1\nHost: x\nHubbub-Batch: slow\n"
         head += f"Authorization: Bearer {collector.token}\nContent-Length: 5000\n\n"
         assert "408" in raw(collector, head)
@@ -275,19 +275,6 @@ def test_too_many_are_sent_away_and_may_come_back(tmp_path: Path, monkeypatch: p
         assert 3 <= len(accepted) < 12
         assert collector.reports == 10 * len(accepted)
         assert upload_all(collector, 2, "later")[0].status == 200
-
-
-def test_memory_is_bounded(tmp_path: Path) -> None:
-    """Bodies that would not fit are not begun, whatever they promise to be."""
-    with collecting(f"sqlite:///{tmp_path}/s.db", memory=10_000) as collector:
-        place = urlsplit(collector.address)
-        head = f"POST {collector.path}/reports HTTP/1.1\nHost: x\nHubbub-Batch: half\n"
-        head += f"Authorization: Bearer {collector.token}\nContent-Length: 9000\n\n"
-        with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
-            connection.sendall(head.replace("\n", "\r\n").encode())
-            body = sealed_batch(TASK, some_reports(TASK, 500))
-            eventually(lambda: collector.upload(body, "other").status == 429)
-        eventually(lambda: collector.upload(body, "other").status == 200)
 
 
 # Trouble

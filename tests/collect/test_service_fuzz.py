@@ -54,7 +54,7 @@ def collector(tmp_path_factory: pytest.TempPathFactory) -> Any:
         before = everything(running)
         yield running
         assert everything(running) == before
-        assert "RuntimeError" not in running.service.metrics.text(0)
+        assert "RuntimeError" not in running.service.metrics.text(0, [])
 
 
 def everything(running: Collector) -> tuple[bytes, Any, int]:

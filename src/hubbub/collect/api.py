@@ -53,7 +53,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     """The service as an ASGI application. It lives as long as the store is open."""
     service = Service(store, tasks, settings or Settings())
     app = FastAPI(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
-    app.state.service = service
+    app.state.service, app.state.settings = service, service.settings
     common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
     app.router.routes += [
         Route("/v1/tasks/{task}/reports", Uploads(*common), methods=["POST"]),
@@ -304,20 +304,23 @@ def public_key(service: TheService) -> dict[str, str]:
 # Health
 
 
-@_reading.api_route("/healthz", methods=["GET", "HEAD"])
+@_reading.head("/healthz", include_in_schema=False)
+@_reading.get("/healthz")
 async def healthy() -> dict[str, str]:
     """The process answers."""
     return {"status": "alive"}
 
 
-@_reading.api_route("/readyz", methods=["GET", "HEAD"])
+@_reading.head("/readyz", include_in_schema=False)
+@_reading.get("/readyz")
 def ready(service: TheService) -> dict[str, str]:
     """The store can be written, every state is sound, and no thread in the background is in trouble."""
     service.health.check()
     return {"status": "ready"}
 
 
-@_reading.api_route("/metrics", methods=["GET", "HEAD"], response_class=PlainTextResponse)
+@_reading.head("/metrics", include_in_schema=False)
+@_reading.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: TheService) -> PlainTextResponse:
     """Counters for Prometheus."""
     text = service.metrics.text(len(service.writer), service.workers)

@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from hubbub.collect.connections import body_parts
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
@@ -205,7 +206,9 @@ class Uploads:
         self._tasks, self._settings, self._tokens = tasks, settings, tokens
         self._writer, self._metrics, self._keys, self._named = writer, metrics, keys, named
         self._role: Role = "upload" if keys is None else "shuffler"
-        self._held = 0
+        self._all_held = 0
+        self._held: Counter[str] = Counter()
+        self._under_way: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
@@ -221,14 +224,23 @@ class Uploads:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive) -> dict[str, Any]:
-        task, batch_id, length = self._admit(scope)
-        self._held += length
+        task, batch_id, token = self._admit(scope)
+        held = 0
+        self._under_way[token] += 1
         try:
-            body = await self._read(receive, length)
+            parts = []
+            async for part in body_parts(receive, self._settings):
+                held += len(part)
+                self._hold(token, len(part))
+                parts.append(part)
+            body = b"".join(parts)
             examined = await self._examine(task, body)
             outcome = await self._store(task, batch_id, body, examined)
         finally:
-            self._held -= length
+            self._hold(token, -held, check=False)
+            self._under_way[token] -= 1
+            if not self._under_way[token]:
+                del self._under_way[token], self._held[token]
         if outcome == "conflict":
             detail = "This batch id was used for other reports before: make a new id for every batch."
             raise Problem(409, "batch id taken", detail)
@@ -249,8 +261,8 @@ class Uploads:
             raise Problem(422, "no valid report", detail, **answer)
         return answer
 
-    def _admit(self, scope: Scope) -> tuple[Task, str, int]:
-        """Refuse what can be refused without reading the body."""
+    def _admit(self, scope: Scope) -> tuple[Task, str, str]:
+        """Refuse what can be refused without reading the body; else the task, the batch's id and the token."""
         headers = dict(scope["headers"])
         given = headers.get(b"authorization", b"").decode("latin-1")
         grant = self._tokens.grant_of(given[7:]) if given[:7].lower() == "bearer " else None
@@ -266,30 +278,23 @@ class Uploads:
         size = headers.get(b"content-length", b"")
         if not size.isdigit():
             raise Problem(411, "length needed", "Send the body's length in the header Content-Length.")
-        length = int(size[:20])
-        if length > self._settings.largest_body:
+        if int(size[:20]) > self._settings.largest_body:
             detail = f"A body has at most {self._settings.largest_body:,} bytes: send several batches."
             raise Problem(413, "too large", detail, {"Connection": "close"})
-        if self._writer.full or self._held + length > self._settings.memory:
+        if self._writer.full or self._under_way[given[7:]] >= self._settings.uploads_per_token:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
-        return task, batch_id, length
+        return task, batch_id, given[7:]
 
-    async def _read(self, receive: Receive, length: int) -> bytes:
-        chunks: list[bytes] = []
-        try:
-            async with asyncio.timeout(self._settings.patience):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    chunks.append(message.get("body", b""))
-                    if not message.get("more_body", False):
-                        break
-        except TimeoutError:
-            raise Problem(
-                408, "too slow", "The body did not arrive in time.", {"Connection": "close"}
-            ) from None
-        return b"".join(chunks)
+    def _hold(self, token: str, size: int, check: bool = True) -> None:
+        """Count bytes that have come, or have been dealt with; what is only announced takes no room."""
+        self._held[token] += size
+        self._all_held += size
+        if check and (
+            self._all_held > self._settings.memory or self._held[token] > self._settings.memory_per_token
+        ):
+            problem = busy(429, "Too much is on its way in: send this batch again in a second.")
+            problem.headers = {**(problem.headers or {}), "Connection": "close"}
+            raise problem
 
     async def _examine(self, task: Task, body: bytes) -> Examined:
         most = self._settings.most_reports

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from hubbub.collect.connections import Door
 from hubbub.collect.logs import log_to_stderr
 from hubbub.collect.settings import Settings
 from hubbub.primitives.errors import Refused
@@ -46,7 +47,7 @@ def address(sock: socket.socket) -> str:
 
 
 def server_for(app: Starlette) -> uvicorn.Server:
-    """The HTTP server: no access log, since nobody's address is to be written down."""
+    """The HTTP server: no access log, since nobody's address is to be written down, and no patience without end."""
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -54,6 +55,8 @@ def server_for(app: Starlette) -> uvicorn.Server:
         server_header=False,
         ws="none",
         lifespan="on",
+        http=Door(app.state.settings).protocol,  # type: ignore[arg-type]
+        timeout_keep_alive=max(1, round(app.state.settings.idle_seconds)),
         timeout_graceful_shutdown=10,
     )
     return uvicorn.Server(config)

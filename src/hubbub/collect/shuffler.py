@@ -33,6 +33,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hubbub.collect.connections import body_parts
 from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
@@ -196,8 +197,9 @@ def _labels(task: Task) -> set[bytes]:
     return {period.encode()[: label_width(task)] for period in open_periods(task, today())}
 
 
-def create_shuffler_app(shuffler: Shuffler) -> Starlette:
+def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) -> Starlette:
     """The HTTP side: one route that takes sealed items, and one that says it is alive."""
+    limits = settings or Settings()
 
     async def sealed(request: Request) -> Response:
         if not _may_upload(request, shuffler.upload_tokens):
@@ -205,7 +207,7 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
         task = shuffler.tasks.get(request.path_params["task"])
         if task is None:
             raise Problem(404, "no such task", "No task with this digest is shuffled here.")
-        body, named = await _body(request), request.url.path.startswith("/v2/")
+        body, named = await _body(request, limits), request.url.path.startswith("/v2/")
         width = sealed_width(task) if named else sealed_width(task) - KEY_BYTES
         if not body or len(body) % width:
             detail = f"Sealed reports of this task have {width} bytes each, one after another."
@@ -243,7 +245,9 @@ def create_shuffler_app(shuffler: Shuffler) -> Starlette:
         *(Route(f"/{version}/tasks/{{task}}/sealed", sealed, methods=["POST"]) for version in ("v1", "v2")),
         Route("/healthz", alive),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+    app.state.settings = limits
+    return app
 
 
 def _batch_of(request: Request) -> str:
@@ -256,14 +260,14 @@ def _may_upload(request: Request, tokens: Sequence[str]) -> bool:
     return sum(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens) > 0
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, settings: Settings) -> bytes:
     """The body; one that is too long is not read to its end."""
     too_long = Problem(413, "too large", f"A body has at most {LARGEST_BODY:,} bytes: send several.")
     size = request.headers.get("content-length", "0")
     if not size.isdecimal() or int(size[:20]) > LARGEST_BODY:
         raise too_long
     parts, read = [], 0
-    async for part in request.stream():
+    async for part in body_parts(request.receive, settings):
         read += len(part)
         if read > LARGEST_BODY:
             raise too_long

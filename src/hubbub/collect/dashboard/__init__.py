@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from hubbub.collect.connections import body_parts
 from hubbub.collect.dashboard.pages import FILES, render
 from hubbub.collect.dashboard.views import task_view
 from hubbub.collect.problems import Problem
@@ -73,8 +74,8 @@ def login_page() -> HTMLResponse:
 async def login(request: Request) -> Response:
     """Exchange a token for a session."""
     body = b""
-    async for chunk in request.stream():
-        body += chunk
+    async for part in body_parts(request.receive, request.app.state.settings):
+        body += part
         if len(body) > _LONGEST_FORM:
             raise Problem(413, "too large", "A login form has one short field.")
     given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()

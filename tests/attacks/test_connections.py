@@ -1,0 +1,339 @@
+"""Connections that are idle, slow, deaf or too many: they are closed, and everybody else is served meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from collecting import Collector, collected_task, collecting, eventually, sealed_batch, some_reports
+from live import ask, bearer
+
+from hubbub.collect import connections
+from hubbub.collect.mixer import Mixer
+from hubbub.collect.serving import serving
+from hubbub.collect.settings import Settings
+from hubbub.collect.shuffler import Shuffler, create_shuffler_app
+from hubbub.protocol.sealing import sealed_width
+
+TASK = collected_task()
+SHORT: dict[str, Any] = {
+    "header_seconds": 0.5,
+    "idle_seconds": 1.0,
+    "stall_seconds": 0.5,
+    "body_grace": 0.5,
+    "slowest_body": 1000,
+}
+
+
+@contextmanager
+def dialled(address: str) -> Iterator[socket.socket]:
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+        yield connection
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the other side has hung up; what it said before is read and dropped."""
+    while select.select([connection], [], [], 0)[0]:
+        try:
+            if not connection.recv(1 << 16):
+                return True
+        except ConnectionError:
+            return True
+    return False
+
+
+def said(connection: socket.socket) -> bytes:
+    """Everything until the other side hangs up."""
+    parts = []
+    try:
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(parts)
+
+
+def head(path: str, length: int, token: str, batch: str = "slow") -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {token}", f"Hubbub-Batch: {batch}"]
+    return "\r\n".join([*lines, f"Content-Length: {length}", "", ""]).encode()
+
+
+class Target:
+    """A running service and a way to see whether honest senders are served."""
+
+    def __init__(self, address: str, path: str, token: str, honest: Callable[[], bool]) -> None:
+        self.address, self.path, self.token, self.honest = address, path, token, honest
+
+
+@pytest.fixture(params=["collector", "shuffler"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    """Either service, with little patience and room for thirty."""
+    limits = {**SHORT, "connections": 30}
+    if request.param == "collector":
+        with collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector:
+            numbers = iter(range(10**6))
+
+            def honest() -> bool:
+                return collector.send(some_reports(TASK, 3), f"honest-{next(numbers)}").status == 200
+
+            yield Target(collector.address, f"{collector.path}/reports", collector.token, honest)
+        return
+    mixing = Shuffler(Mixer(tmp_path / "shuffler.db"), [TASK], "http://127.0.0.1:9", "t", "up", 10**4)
+    with serving(create_shuffler_app(mixing, Settings(**limits))) as address:
+        path = f"/v2/tasks/{TASK.digest.hex()}/sealed"
+
+        def sealed() -> bool:
+            return ask(address + path, os.urandom(sealed_width(TASK)), bearer("up")).status == 200
+
+        yield Target(address, path, "up", sealed)
+
+
+# Idle
+
+
+def test_connections_that_say_nothing_are_closed(target: Target) -> None:
+    with dialled(target.address) as one, dialled(target.address) as two:
+        two.sendall(b"POST /v1/tas")
+        eventually(lambda: closed(one) and closed(two))
+    assert target.honest()
+
+
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for(target: Target) -> None:
+    """Also on a connection that has asked something before."""
+    for before in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"):
+        with dialled(target.address) as slow:
+            slow.sendall(before)
+
+            def drip(slow: socket.socket = slow) -> bool:
+                try:
+                    slow.sendall(b"G")
+                except OSError:
+                    return True
+                return closed(slow)
+
+            eventually(drip)
+
+
+def test_an_idle_connection_is_kept_for_a_while_and_then_closed(target: Target) -> None:
+    with dialled(target.address) as idle:
+        for _ in range(2):
+            idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in idle.recv(1 << 16)
+        eventually(lambda: closed(idle))
+
+
+def test_more_idle_connections_than_there_is_room_for(target: Target) -> None:
+    """Whoever waits longest makes room: honest senders are served while the others are there, and afterwards."""
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(dialled(target.address)) for _ in range(90)]
+        for connection in crowd[::2]:
+            connection.sendall(b"GET / HTTP/1.1\r\nHo")
+        for _ in range(5):
+            assert target.honest()
+        eventually(lambda: all(closed(connection) for connection in crowd))
+    assert target.honest()
+
+
+def test_a_head_without_end_is_cut_off(target: Target) -> None:
+    with dialled(target.address) as endless:
+        endless.sendall(b"GET /healthz HTTP/1.1\r\n")
+
+        def more() -> bool:
+            try:
+                endless.sendall(b"X-" + b"a" * 2000 + b": b\r\n")
+            except OSError:
+                return True
+            return closed(endless)
+
+        eventually(more)
+    assert target.honest()
+
+
+# Slow
+
+
+def test_bodies_that_do_not_come_hold_up_nobody(target: Target) -> None:
+    """Large ones are announced and not sent: nothing is reserved for them, and they hear 408 in the end."""
+    with ExitStack() as stack:
+        crowd = [stack.enter_context(dialled(target.address)) for _ in range(20)]
+        for number, connection in enumerate(crowd):
+            connection.sendall(head(target.path, 4 << 20, target.token, f"slow-{number}"))
+        for _ in range(5):
+            assert target.honest()
+        assert all(b" 408 " in said(connection) for connection in crowd)
+    assert target.honest()
+
+
+def test_a_body_has_to_keep_its_pace(target: Target) -> None:
+    """Ten bytes at a time are below a thousand a second, whatever the length that was announced."""
+    with dialled(target.address) as slow:
+        slow.sendall(head(target.path, 1 << 20, target.token))
+
+        def drip() -> bool:
+            try:
+                slow.sendall(b"0123456789")
+            except OSError:
+                return True
+            return bool(select.select([slow], [], [], 0)[0])
+
+        eventually(drip)
+        assert b" 408 " in said(slow)
+
+
+def test_when_everybody_is_busy_the_next_is_told_to_come_back(tmp_path: Path) -> None:
+    """Thirty bodies under way; then they end, and there is room again."""
+    limits = {**SHORT, "body_grace": 60.0, "connections": 30}
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector:
+        with ExitStack() as stack:
+            for number in range(30):
+                busy = stack.enter_context(dialled(collector.address))
+                busy.sendall(
+                    head(f"{collector.path}/reports", 1000, collector.token, f"busy-{number}") + b"x"
+                )
+
+            def sent_away() -> bool:
+                with dialled(collector.address) as late:
+                    answer = said(late)
+                return b" 503 " in answer and b"Retry-After" in answer
+
+            eventually(sent_away)
+        eventually(lambda: collector.send(some_reports(TASK, 3), "honest").status == 200)
+
+
+def test_a_slow_login_is_not_waited_for(tmp_path: Path) -> None:
+    """Anybody may try to log in, so this needs no token."""
+    with (
+        collecting(f"sqlite:///{tmp_path}/s.db", TASK, **SHORT) as collector,
+        dialled(collector.address) as slow,
+    ):
+        place = urlsplit(collector.address).netloc
+        lines = [
+            "POST /login HTTP/1.1",
+            f"Host: {place}",
+            f"Origin: http://{place}",
+            "Content-Length: 100",
+            "",
+            "",
+        ]
+        slow.sendall("\r\n".join(lines).encode())
+        assert b" 408 " in said(slow)
+
+
+def test_a_client_that_does_not_read_is_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It asks for the description of the service a thousand times, and reads nothing of it."""
+    ended: list[object] = []
+    hang_up = connections.Guarded.hang_up
+    monkeypatch.setattr(connections.Guarded, "hang_up", lambda self: (ended.append(self), hang_up(self)))
+    with (
+        collecting(f"sqlite:///{tmp_path}/s.db", TASK, **SHORT) as collector,
+        dialled(collector.address) as deaf,
+    ):
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.setblocking(False)
+        question = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+
+        def ask_again() -> bool:
+            with suppress(OSError):
+                deaf.send(question * 50)
+            return bool(ended)
+
+        eventually(ask_again, seconds=30)
+        assert collector.send(some_reports(TASK, 3), "honest").status == 200
+    assert "failed" not in caplog.text
+
+
+# Tokens
+
+
+def test_one_token_cannot_take_all_places(tmp_path: Path) -> None:
+    limits = {**SHORT, "body_grace": 20.0, "uploads_per_token": 3}
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector, ExitStack() as stack:
+        greedy = collector.service.tokens.new("upload")
+        for number in range(3):
+            connection = stack.enter_context(dialled(collector.address))
+            connection.sendall(head(f"{collector.path}/reports", 1000, greedy, f"slow-{number}") + b"x")
+        body = sealed_batch(TASK, some_reports(TASK, 3))
+        eventually(lambda: collector.upload(body, "one-more", greedy).status == 429)
+        assert collector.upload(body, "another").status == 200
+        stack.close()
+        eventually(lambda: collector.upload(body, "one-more", greedy).status == 200)
+
+
+def test_only_what_has_come_takes_room(tmp_path: Path) -> None:
+    """Room for 10,000 bytes of a token: an announcement takes none of it, 9,000 bytes that have come do."""
+    limits = {**SHORT, "body_grace": 20.0, "memory_per_token": 10_000}
+    body = sealed_batch(TASK, some_reports(TASK, 1000))
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector:
+        with dialled(collector.address) as half:
+            half.sendall(head(f"{collector.path}/reports", 9500, collector.token))
+            assert collector.upload(body, "first").status == 200
+            half.sendall(b"x" * 9000)
+            eventually(lambda: full(collector, body))
+            other = collector.service.tokens.new("upload")
+            assert collector.upload(body, "second", other).status == 200
+        eventually(lambda: collector.upload(body, "third").status == 200)
+        assert collector.reports == 3000
+
+
+def full(collector: Collector, body: bytes) -> bool:
+    answer = collector.upload(body, "third")
+    if answer.status == 429:
+        assert answer.headers["retry-after"] == "1"
+        return True
+    assert answer.status == 200
+    return False
+
+
+# Files
+
+
+def test_few_files_and_many_connections(tmp_path: Path) -> None:
+    """A real service that may have 128 files open, and 300 connections that say nothing: uploads go on."""
+    TASK.save(tmp_path / "task.toml")
+    store = f"sqlite:///{tmp_path}/s.db"
+    command = [Path(sys.executable).with_name("hubbub"), "serve", tmp_path / "task.toml", "--store", store]
+    with (tmp_path / "log").open("wb") as log:
+        service = subprocess.Popen(
+            [str(word) for word in [*command, "--port", 0, "--json"]],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
+        )
+    try:
+        assert service.stdout is not None
+        told = json.loads(service.stdout.readline())
+        path = f"{told['address']}/v1/tasks/{TASK.digest.hex()}/reports"
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(dialled(told["address"]))
+            for number in range(5):
+                headers = {**bearer(told["tokens"]["upload"]), "Hubbub-Batch": f"b{number}"}
+                assert ask(path, sealed_batch(TASK, some_reports(TASK, 3)), headers).status == 200
+        assert "Too many open files" not in (tmp_path / "log").read_text()
+    finally:
+        service.send_signal(signal.SIGTERM)
+        assert service.wait(30) == 0
+        assert service.stdout is not None
+        service.stdout.close()
+
+
+def test_the_limit_follows_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for files, most in ((128, 64), (1024, 768), (20_000, 4096)):
+        monkeypatch.setattr(connections, "most_files", lambda files=files: files)
+        assert connections.Door(Settings()).most == most
