@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, json_option, say, settings_option
 from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     help="Write the tokens that are made for a fresh store to this new file, which only its owner can read, and do not "
     "show them [env: HUBBUB_FIRST_TOKENS; default: hubbub-tokens.json unless this is a terminal].",
 )
+@settings_option
+@click.option(
+    "--show-settings", is_flag=True, help="Print all settings and what they mean, as such a file, and end."
+)
 @click.option("--demo", is_flag=True, help="Make up a task and a crowd of devices, and collect from them.")
 @json_option
 def command(
@@ -50,6 +54,8 @@ def command(
     port: int,
     processes: int,
     first_tokens: Path | None,
+    settings_file: Path | None,
+    show_settings: bool,
     demo: bool,
     as_json: bool,
 ) -> None:
@@ -61,6 +67,13 @@ def command(
     from hubbub.primitives.errors import optional
 
     optional("fastapi", "serve")
+    from hubbub.collect.settings import as_file, described, load_settings
+
+    settings, sources = load_settings(settings_file, os.environ)
+    if show_settings:
+        rows = {"settings": described(settings, sources), "restart": True}
+        say(as_json, rows, lambda: click.echo(as_file(settings, sources), nl=False))
+        return
     if demo:
         from hubbub.collect.showcase import run_demo
 
@@ -71,12 +84,11 @@ def command(
     if not tasks:
         raise Refused("Name the task files to collect for, or try --demo.")
     from hubbub.collect.serving import Plan, address, listen, run, run_many
-    from hubbub.collect.settings import Settings
     from hubbub.collect.store import Store
     from hubbub.collect.tokens import Tokens
     from hubbub.protocol.task import Task
 
-    plan = Plan(store, [Task.load(path) for path in tasks], Settings())
+    plan = Plan(store, [Task.load(path) for path in tasks], settings)
     if len({task.digest for task in plan.tasks}) < len(tasks):
         raise Refused("A task is named twice.")
     if first_tokens is None and not as_json and not sys.stdout.isatty():

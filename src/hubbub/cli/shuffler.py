@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, json_option, say, settings_option
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8701, show_default=True)
+@settings_option
 @json_option
 def command(
     *,
@@ -58,6 +60,7 @@ def command(
     store: Path,
     host: str,
     port: int,
+    settings_file: Path | None,
     as_json: bool,
 ) -> None:
     """Mix sealed reports in crowds and pass them on, without being able to read them.
@@ -72,8 +75,10 @@ def command(
     optional("starlette", "serve")
     from hubbub.collect.mixer import Mixer
     from hubbub.collect.serving import address, listen, run_app
+    from hubbub.collect.settings import load_settings
     from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
+    settings, _ = load_settings(settings_file, os.environ)
     loaded = [Task.load(path) for path in tasks]
     shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_tokens, crowd)
     sock = listen(host, port)
@@ -86,7 +91,7 @@ def command(
     ]
     text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines])
     say(as_json, {**data, "crowds": crowds, "promises": promises}, text)
-    run_app(create_shuffler_app(shuffler), sock)
+    run_app(create_shuffler_app(shuffler, settings), sock)
 
 
 def _promise(task: Task, crowd: int) -> str:
