@@ -26,6 +26,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
 
 #: Slots of a new file.
@@ -56,6 +57,7 @@ class Staging:
         if not path.exists():
             self._file = self._make(_SLOTS)
         else:
+            keep_private(path)
             self._file = os.open(path, os.O_RDWR)
             self._load()
 
