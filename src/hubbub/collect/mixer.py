@@ -58,8 +58,9 @@ class Mixer:
                 self._connection.execute(f"PRAGMA {pragma}")
             self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_SCHEMA)
-        except (sqlite3.Error, OSError) as problem:
-            raise Refused(f"{path} cannot be used as the shuffler's store: {problem}.") from None
+        except (sqlite3.Error, Refused) as problem:
+            reason = str(problem).removesuffix(".")
+            raise Refused(f"{path} cannot be used as the shuffler's store: {reason}.") from None
         self._lock = threading.Lock()
         self._stages: dict[bytes, Staging] = {}
         self._move_items()
