@@ -234,11 +234,11 @@ def test_a_crash_while_a_batch_is_cut_leaves_every_report_once(
     reports = some_reports(TASK, 8)
     write, written = spool.write_atomic, []
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, private: bool) -> None:
         if written:
             raise OSError(28, "No space left on device")
         written.append(path)
-        write(path, data)
+        write(path, data, private)
 
     with portal() as (between, url):
         between.largest = 80

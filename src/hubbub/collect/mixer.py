@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hubbub.collect.staging import Staging, digest
+from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, sealed_width
 from hubbub.protocol.task import Task
@@ -48,15 +49,18 @@ class Mixer:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         try:
-            self._path.touch(mode=0o600)
+            keep_private(path, create=True)
+            if Path(f"{path}-wal").exists():  # SQLite gives a new one the mode of the file
+                keep_private(f"{path}-wal")
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
             # What leaves is overwritten, and what is acknowledged is on the disk.
             for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
                 self._connection.execute(f"PRAGMA {pragma}")
             self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_SCHEMA)
-        except (sqlite3.Error, OSError) as problem:
-            raise Refused(f"{path} cannot be used as the shuffler's store: {problem}.") from None
+        except (sqlite3.Error, Refused) as problem:
+            reason = str(problem).removesuffix(".")
+            raise Refused(f"{path} cannot be used as the shuffler's store: {reason}.") from None
         self._lock = threading.Lock()
         self._stages: dict[bytes, Staging] = {}
         self._move_items()

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import KEY_BYTES
 
@@ -65,6 +66,7 @@ class Staging:
         if not path.exists():
             self._file = self._make(_SLOTS)
         else:
+            keep_private(path)
             self._file = os.open(path, os.O_RDWR)
             self._load()
 

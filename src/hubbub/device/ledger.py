@@ -24,7 +24,7 @@ from typing import Any
 
 from hubbub.device.client import Client
 from hubbub.model.record import Record
-from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.envelope import keep_private, read_file, write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.periods import period_of
 from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, seal, sealed_width
@@ -75,7 +75,7 @@ class Ledger:
             if public_key is not None:
                 payload = seal(payload, public_key, task, period_of(task, day))
             made.append(payload.hex() if public_key is None else {"sealed": payload.hex()})
-            write_atomic(self.path, json.dumps(book).encode())
+            write_atomic(self.path, json.dumps(book).encode(), private=True)
         return payload
 
     def _again(self, task: Task, day: datetime.date, sealed: bool) -> bytes:
@@ -108,6 +108,7 @@ class Ledger:
         """The whole book; what it holds for this task must be lists of reports of this task."""
         if not self.path.exists():
             return {}
+        keep_private(self.path)
         try:
             book = json.loads(read_file(self.path))
             if not all(isinstance(periods, dict) for periods in book.values()):
