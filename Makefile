@@ -13,7 +13,7 @@ demo: $(STAMP)
 test: lint types system
 	$(BIN)/pytest -n auto --dist loadgroup -rs
 
-# A browser and Java, for the tests that need them; elsewhere than in CI these tests may be left out.
+# A browser, Java, nginx and systemd's check of units, for the tests that need them; elsewhere than in CI these tests may be left out.
 system:
 	sh scripts/install_system.sh || test -z "$$CI"
 

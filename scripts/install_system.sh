@@ -1,12 +1,15 @@
 #!/bin/sh
 # Installs what the tests need from the system, where it is missing: Debian's chromium, which shows the dashboard,
-# and Java 17 or newer, on which Spark runs. (The Java that comes as a wheel lacks a module that Spark asks for.)
+# Java 17 or newer, on which Spark runs (the Java that comes as a wheel lacks a module that Spark asks for), nginx, which
+# stands in front of the service, and systemd's own check of units.
 set -eu
 
 missing=""
 command -v chromium >/dev/null 2>&1 || missing="chromium"
 java=$(java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p' || true)
 [ "${java:-0}" -ge 17 ] || missing="$missing default-jre-headless"
+command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ] || missing="$missing nginx-light"
+command -v systemd-analyze >/dev/null 2>&1 || missing="$missing systemd"
 [ -n "$missing" ] || exit 0
 
 as_root=""

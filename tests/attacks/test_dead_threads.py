@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 from collecting import Collector, collected_task, collecting, eventually, some_reports
-from live import ask, bearer
+from live import ask, bearer, opaque_items
 from sqlalchemy.exc import ProgrammingError
 
 from hubbub.collect import shuffler as module
@@ -22,7 +22,6 @@ from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Tokens
 from hubbub.collect.workers import Worker
-from hubbub.protocol.sealing import sealed_width
 
 TASK = collected_task()
 #: What has ended a thread, or could.
@@ -181,8 +180,8 @@ def test_the_forwarding_thread_meets_a_surprise(
         with monkeypatch.context() as broken:
             broken.setattr(module, "post", raising(surprise))
             with serving(create_shuffler_app(mixing)) as url:
-                path = f"{url}/v1/tasks/{TASK.digest.hex()}/sealed"
-                body = b"".join(bytes([number]) * sealed_width(TASK) for number in range(5))
+                path = f"{url}/v2/tasks/{TASK.digest.hex()}/sealed"
+                body = b"".join(opaque_items(TASK, 5))
                 assert ask(path, body, bearer("up")).json["accepted"] == 5
                 eventually(lambda: mixing.worker.failures >= 3)
                 assert mixing.worker.trouble

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from collecting import collected_task, collecting, eventually, some_reports
-from live import own_answer
+from live import opaque_items, own_answer
 
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.shuffler import Shuffler
@@ -234,11 +234,11 @@ def test_a_crash_while_a_batch_is_cut_leaves_every_report_once(
     reports = some_reports(TASK, 8)
     write, written = spool.write_atomic, []
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, private: bool) -> None:
         if written:
             raise OSError(28, "No space left on device")
         written.append(path)
-        write(path, data)
+        write(path, data, private)
 
     with portal() as (between, url):
         between.largest = 80
@@ -278,7 +278,7 @@ def test_one_batch_that_cannot_pass_holds_up_nobody(tmp_path: Path) -> None:
 )
 def test_a_shuffler_keeps_a_crowd_until_the_collector_itself_has_it(foreign: str, tmp_path: Path) -> None:
     width = sealed_width(TASK)
-    sent = [bytes([number]) * width for number in range(60)]
+    sent = opaque_items(TASK, 60)
     mixer = Mixer(tmp_path / "shuffler.db")
     with portal() as (between, url):
         mixing = Shuffler(mixer, [TASK], url, "t", "up", 60)
@@ -300,7 +300,7 @@ def test_a_crowd_that_the_collector_refuses_is_kept(status: int, tmp_path: Path)
     mixer = Mixer(tmp_path / "shuffler.db")
     with portal() as (between, url):
         mixing = Shuffler(mixer, [TASK], url, "t", "up", 5)
-        mixing.accept(TASK, b"".join(bytes([number]) * sealed_width(TASK) for number in range(5)))
+        mixing.accept(TASK, b"".join(opaque_items(TASK, 5)))
         between.answers = [lambda batch: Said(status, *own_answer(status, batch))]
         assert mixing.step() == (True, 0.0)
         assert mixing.step() == (True, 0.0)

@@ -58,6 +58,7 @@ class Collector:
         self.address, self.service = address, service
         self.task = service.tasks()[0]
         self.path = f"/v1/tasks/{self.task.digest.hex()}"
+        self.shuffled = f"/v2/tasks/{self.task.digest.hex()}/shuffled"
         self.token = service.tokens.new("admin")
 
     def get(self, path: str, token: str | None = None) -> Answer:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from hubbub.protocol.sealing import KEY_BYTES, sealed_width
+from hubbub.protocol.task import Task
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ def _answer(found: Any) -> Answer:
 class _Stay(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
+
+
+def opaque_items(task: Task, count: int) -> list[bytes]:
+    """What looks like sealed reports for one key to somebody who cannot open them."""
+    return [secrets.token_bytes(sealed_width(task) - KEY_BYTES) + b"key1" for _ in range(count)]
 
 
 def bearer(token: str) -> dict[str, str]:

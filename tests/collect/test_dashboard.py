@@ -477,7 +477,7 @@ def test_guarantees_refusals_and_exports(visit: Reader) -> None:
     reports = crowd_reports(SETS, 200, 8)
     crowd = [seal(reports[i : i + width], public, SETS) for i in range(0, len(reports), width)]
     crowd.append(seal(reports[:width], KeyPair.fresh().public, SETS))
-    path = f"/v1/tasks/{SETS.digest.hex()}/shuffled"
+    path = f"/v2/tasks/{SETS.digest.hex()}/shuffled"
     assert board.collector.upload(b"".join(crowd), "crowd", path=path).json["accepted"] == 200
     page.locator("#figures").get_by_text("200 reports in crowds of 200 or more").wait_for()
     about = board.collector.get(f"/v1/tasks/{SETS.digest.hex()}").json
@@ -510,8 +510,8 @@ def test_what_a_month_and_a_year_add_up_to(visit: Reader) -> None:
     public = bytes.fromhex(board.collector.get("/v1/key").json["key"])
     reports = crowd_reports(DAILY, 150, 9)
     crowd = [seal(reports[i : i + width], public, DAILY, "2024-03-06") for i in range(0, len(reports), width)]
-    path = f"/v1/tasks/{DAILY.digest.hex()}"
-    assert board.collector.upload(b"".join(crowd), "daily", path=f"{path}/shuffled").json["accepted"] == 150
+    path = f"/v2/tasks/{DAILY.digest.hex()}/shuffled"
+    assert board.collector.upload(b"".join(crowd), "daily", path=path).json["accepted"] == 150
     page.locator("#privacy th").get_by_text("ε, shuffled").wait_for()
     spans = board.collector.get(path).json["over_time"]
     assert [row.split("\t")[2] for row in rows.all_inner_texts()] == [

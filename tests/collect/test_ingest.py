@@ -152,7 +152,7 @@ def test_roles(collector: Collector, role: Any) -> None:
     body = sealed_batch(TASK, some_reports(TASK, 2))
     sent = collector.upload(body, f"by-{role}", token)
     assert sent.status == (200 if role in ("upload", "admin") else 403)
-    crowd = collector.upload(b"", f"by-{role}", token, f"{collector.path}/shuffled")
+    crowd = collector.upload(b"", f"by-{role}", token, collector.shuffled)
     assert crowd.status == (422 if role in ("shuffler", "admin") else 403)
     for path, allowed in (
         ("", ("analyst", "admin")),
@@ -390,9 +390,9 @@ def test_a_shuffled_crowd(store_url: str) -> None:
         key = bytes.fromhex(ask(f"{collector.address}/v1/key").json["key"])
         reports = some_reports(TASK, 300)
         items = [seal(reports[i : i + 3], key, TASK) for i in range(0, 900, 3)]
-        items[7] = items[7][:-1] + bytes([items[7][-1] ^ 1])
+        items[7] = bytes([items[7][0] ^ 1]) + items[7][1:]
         items[8] = seal(b"\xff\xff\xff", key, TASK)
-        crowd, path = b"".join(items), f"{collector.path}/shuffled"
+        crowd, path = b"".join(items), collector.shuffled
         answer = collector.upload(crowd, "crowd", token, path)
         assert answer.json["accepted"] == 298
         assert [found["index"] for found in answer.json["problems"]] == [7, 8]

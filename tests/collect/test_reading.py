@@ -144,7 +144,7 @@ def test_what_periods_compose_to(per_period: int, tmp_path: Path) -> None:
     """All reports of a person, in a day, a month and a year, at the smallest crowd that came."""
     task = collected_task(period="day", reports_per_period=per_period)
     with collecting(f"sqlite:///{tmp_path}/s.db", task) as running:
-        path, public = f"{running.path}/shuffled", running.service.keys.public
+        path, public = running.shuffled, running.service.keys.public
         before = running.get(running.path).json
         assert [span["local"]["epsilon"] for span in before["over_time"]] == [
             per_period * days for days in (1, 30, 365)
@@ -172,7 +172,7 @@ def test_a_crowd_without_a_bound_is_said_to_add_nothing(tmp_path: Path) -> None:
     with collecting(f"sqlite:///{tmp_path}/s.db", task) as running:
         assert running.get(running.path).json["unamplified"] == ""
         crowd = sealed_crowd(task, running.service.keys.public, 100)
-        assert running.upload(crowd, "c", path=f"{running.path}/shuffled").json["accepted"] == 100
+        assert running.upload(crowd, "c", path=running.shuffled).json["accepted"] == 100
         about = running.get(running.path).json
         token = running.service.tokens.new("analyst")
         page = running.get(f"/tasks/{task.digest.hex()}", token).body.decode()
@@ -332,21 +332,21 @@ def test_sessions(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert two is not None
     assert three is not None
     assert len({one, two, three}) == 3
-    assert known.session_role(one) == "analyst"
-    assert known.session_role("wrong") is None
+    assert tokens.allows(known.session_grant(one), "analyst")
+    assert known.session_grant("wrong") is None
     known.logout(one)
-    assert known.session_role(one) is None
-    assert known.session_role(two) == "analyst"
+    assert known.session_grant(one) is None
+    assert tokens.allows(known.session_grant(two), "analyst")
     with monkeypatch.context() as later:
         tomorrow = time.time() + 12 * 3600 + 2
         later.setattr(tokens.time, "time", lambda: tomorrow)
-        assert known.session_role(two) is None
+        assert known.session_grant(two) is None
     with store.reading() as connection:
         rows = [str(connection.execute(table.select()).all()) for table in (tokens.tokens, tokens.sessions)]
     assert not any(secret in row for row in rows for secret in (token, two, three))
     known.revoke(known.all()[0].id)
-    assert known.session_role(three) is None
-    assert known.role_of(token) is None
+    assert known.session_grant(three) is None
+    assert known.grant_of(token) is None
     store.close()
 
 

@@ -51,7 +51,7 @@ class Route:
         return Uploader(self.url, self.task, "up", self.folder / "spool", sealed_for=self.public)
 
     def send(self, *items: bytes) -> dict[str, int]:
-        path = f"{self.url}/v1/tasks/{self.task.digest.hex()}/sealed"
+        path = f"{self.url}/v2/tasks/{self.task.digest.hex()}/sealed"
         counts: dict[str, int] = ask(path, b"".join(items), bearer("up")).json
         return counts
 
@@ -297,7 +297,7 @@ def test_what_never_made_a_crowd_is_dropped_with_its_period_and_said(
 def test_a_crowd_of_two_periods_is_refused_by_the_collector(tmp_path: Path) -> None:
     """No shuffler of ours sends one; from another it would hold more reports of a person than is promised for."""
     with routed(tmp_path, 6, period="day") as route:
-        path = f"{route.collector.path}/shuffled"
+        path = route.collector.shuffled
         mixed = b"".join([*route.strangers(3), *route.strangers(3, NEXT)])
         answer = route.collector.upload(mixed, "mixed", path=path)
         assert (answer.status, "one period" in answer.json["detail"]) == (422, True)

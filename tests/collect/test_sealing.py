@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 
 import pytest
@@ -11,15 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import flips, python, refused, small_task
-from hubbub.collect.keypair import KeyPair
+from hubbub.collect.keypair import KeyPair, open_each
+from hubbub.collect.staging import digest
 from hubbub.device.client import Client
-from hubbub.protocol.sealing import OVERHEAD, binding, seal, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, OVERHEAD, key_id, naming_no_key, seal, sealed_width
 
 TASK = small_task(size=10, max_entries=3)
 WIDTH = TASK.mechanism.layout.width
 PAIR = KeyPair(bytes(range(32)))
 GOLDEN_REPORT = bytes.fromhex("010203")
 GOLDEN_ITEM = bytes.fromhex(
+    "892317840802fcacf5591a0a80cdba3a8a70d0a7d3f256c5871e368b5082fa320b361b398981173d51d50803b8c8111f4b7605bb2db64f"
+)
+#: From the time before items named their key.
+GOLDEN_BARE_ITEM = bytes.fromhex(
     "0d5e7d8ca0b31854d8421f3c0d3261cf86dacd6bc4f0e490a4beb99c2ff91e5ec4184922367c24cd452a7989bcd23ad3f1d572"
 )
 
@@ -64,13 +70,17 @@ def test_the_book_agrees_with_the_published_vector() -> None:
 def test_an_item_is_hpke_by_the_book() -> None:
     report = Client(TASK).report({1, 2})
     item = seal(report, PAIR.public, TASK)
-    assert open_by_the_book(PAIR.private, item, b"hubbub sealed report v1" + TASK.digest) == report
+    name = hashlib.blake2b(PAIR.public, digest_size=4, person=b"hubbub key id").digest()
+    assert item.endswith(name)
+    info = b"hubbub sealed report v2" + TASK.digest + name
+    assert open_by_the_book(PAIR.private, item[:-4], info) == report
 
 
 def test_golden_item() -> None:
-    """An item that was sealed once opens for ever."""
-    opened, bad = PAIR.open_each(TASK, GOLDEN_ITEM)
-    assert (opened.tobytes(), bad) == (GOLDEN_REPORT, [])
+    """An item that was sealed once opens for as long as its key is kept, also from before items named their key."""
+    for item in (GOLDEN_ITEM, naming_no_key(TASK, GOLDEN_BARE_ITEM)):
+        opened, bad = PAIR.open_each(TASK, item)
+        assert (opened.tobytes(), bad) == (GOLDEN_REPORT, [])
 
 
 @given(st.lists(st.binary(min_size=WIDTH, max_size=WIDTH), max_size=5))
@@ -85,7 +95,8 @@ def test_what_was_sealed_is_opened(reports: list[bytes]) -> None:
 def test_two_seals_of_one_report_share_nothing() -> None:
     one, two = (seal(bytes(WIDTH), PAIR.public, TASK) for _ in range(2))
     assert one[:32] != two[:32]
-    assert one[32:] != two[32:]
+    assert one[32:-KEY_BYTES] != two[32:-KEY_BYTES]
+    assert one[-KEY_BYTES:] == two[-KEY_BYTES:] == key_id(PAIR.public)
 
 
 def test_every_flipped_bit_is_noticed_and_only_that_item_is_lost() -> None:
@@ -101,7 +112,6 @@ def test_every_flipped_bit_is_noticed_and_only_that_item_is_lost() -> None:
 def test_another_task_another_key_and_nonsense_do_not_open() -> None:
     other = small_task(size=10, max_entries=3, epsilon=1.5)
     assert other.mechanism.layout.width == WIDTH
-    assert binding(other) != binding(TASK)
     item = seal(bytes(WIDTH), PAIR.public, TASK)
     assert PAIR.open_each(other, item)[1] == [0]
     assert KeyPair.fresh().open_each(TASK, item)[1] == [0]
@@ -117,8 +127,8 @@ def test_an_item_opens_for_its_own_period_and_no_other(period: str, name: str, a
     report = Client(task).report({1, 2})
     item, label = seal(report, PAIR.public, task, name), name.encode()
     assert (item[: len(label)], len(item)) == (label, sealed_width(task))
-    info = b"hubbub sealed report v1" + task.digest + label
-    assert open_by_the_book(PAIR.private, item[len(label) :], info) == report
+    info = b"hubbub sealed report v2" + task.digest + label + key_id(PAIR.public)
+    assert open_by_the_book(PAIR.private, item[len(label) : -KEY_BYTES], info) == report
     opened, bad = PAIR.open_each(task, item + another.encode() + item[len(label) :])
     assert (opened.tobytes(), bad) == (report, [1])
     for wrong in ("once", "", name + "0", name[1:]):
@@ -156,6 +166,40 @@ def test_sealing_loads_nothing_but_its_cipher() -> None:
         "print([name for name in heavy if name in sys.modules])"
     )
     assert python(code).strip() == "[]"
+
+
+# Several keys
+
+
+def test_an_item_opens_with_the_key_that_it_names_and_an_old_one_with_any() -> None:
+    pairs = [PAIR, KeyPair.fresh(), KeyPair.fresh()]
+    items = [seal(bytes([place]) * WIDTH, pair.public, TASK) for place, pair in enumerate(pairs)]
+    crowd = b"".join([*items, naming_no_key(TASK, GOLDEN_BARE_ITEM)])
+    opened, bad = open_each(pairs, TASK, crowd)
+    assert (opened.tobytes(), bad) == (bytes([0] * WIDTH + [1] * WIDTH + [2] * WIDTH) + GOLDEN_REPORT, [])
+    assert open_each(pairs[1:], TASK, crowd)[1] == [0, 3]
+    assert open_each(pairs[:1], TASK, crowd)[1] == [1, 2]
+
+
+def test_the_name_of_the_key_cannot_be_changed_or_left_out() -> None:
+    """Neither can somebody on the way move an item into another crowd, nor is it another item without its name."""
+    other = KeyPair.fresh()
+    item = seal(bytes(WIDTH), PAIR.public, TASK)
+    for name in (NO_KEY, other.id, b"abcd"):
+        assert open_each([PAIR, other], TASK, item[:-KEY_BYTES] + name)[1] == [0]
+        assert digest(item[:-KEY_BYTES] + name) == digest(item)
+    assert open_each([PAIR, other], TASK, naming_no_key(TASK, GOLDEN_BARE_ITEM)[:-KEY_BYTES] + PAIR.id)[
+        1
+    ] == [0]
+
+
+def test_the_name_of_the_key_is_the_same_for_everybody() -> None:
+    """It follows from the public key alone, whatever the report, the task and the period are."""
+    daily = TASK.model_copy(update={"period": "day"})
+    reports = [Client(TASK).report({place}) for place in range(5)]
+    items = [seal(report, PAIR.public, TASK) for report in reports]
+    items += [seal(report, PAIR.public, daily, "2024-03-06") for report in reports]
+    assert {item[-KEY_BYTES:] for item in items} == {key_id(PAIR.public)} != {NO_KEY}
 
 
 @pytest.mark.parametrize("size", [0, 1])

@@ -197,6 +197,7 @@ PATHS = [
     "/v1/tasks/TASK",
     "/v1/tasks/TASK/reports",
     "/v1/tasks/TASK/shuffled",
+    "/v2/tasks/TASK/shuffled",
     "/v1/tasks/TASK/estimates",
     "/v1/tasks/TASK/estimates.csv",
     "/v1/tasks/TASK/history",

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from collecting import collected_task, collecting, some_reports
-from live import ask, bearer, own_answer
+from live import ask, bearer, opaque_items, own_answer
 
 from helpers import contents, fits, python, refuse, refused, small_task, succeed, tilted
 from hubbub.checks.conformance import task_for
@@ -38,19 +38,19 @@ from hubbub.device.client import Client
 from hubbub.device.upload import Uploader
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.privacy.shuffle import shuffled_guarantee
-from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, seal, sealed_width
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 
 TASK = small_task(size=10, max_entries=3)
 WIDTH = sealed_width(TASK)
 PAIR = KeyPair(bytes(range(32)))
-PATH = f"/v1/tasks/{TASK.digest.hex()}/sealed"
+PATH = f"/v2/tasks/{TASK.digest.hex()}/sealed"
 
 
 def items(count: int) -> list[bytes]:
-    """What looks like sealed reports to somebody who cannot open them."""
-    return [secrets.token_bytes(WIDTH) for _ in range(count)]
+    """Items that are no reports, which the shuffler cannot know."""
+    return opaque_items(TASK, count)
 
 
 def split(payload: bytes) -> list[bytes]:
@@ -204,7 +204,7 @@ def test_a_crowd_leaves_when_it_is_complete_and_not_before(
     mixing.accept(task, b"".join(items(3)))
     assert mixing.step() == (True, 0.0)
     ((path, authorization, body),) = collector.requests
-    assert path == f"/v1/tasks/{task.digest.hex()}/shuffled"
+    assert path == f"/v2/tasks/{task.digest.hex()}/shuffled"
     assert authorization == "Bearer shuffle"
     assert len(split(body)) == least + 2
     assert mixer.waiting(task) == 0
@@ -255,7 +255,7 @@ def test_tasks_do_not_wait_together(mixer: Mixer, collector: Collector) -> None:
     assert collector.requests == []
     mixing.accept(other, items(1)[0])
     mixing.step()
-    assert [path for path, _, _ in collector.requests] == [f"/v1/tasks/{other.digest.hex()}/shuffled"]
+    assert [path for path, _, _ in collector.requests] == [f"/v2/tasks/{other.digest.hex()}/shuffled"]
 
 
 # It mixes
@@ -471,10 +471,10 @@ def test_from_the_device_to_the_estimate(tmp_path: Path) -> None:
         mixing = shuffler(Mixer(tmp_path / "shuffler.db"), service.address, task, 153, token)
         with serving(create_shuffler_app(mixing)) as url:
             item = seal(reports[: task.mechanism.layout.width], public, task)
-            changed = item[:-1] + bytes([item[-1] ^ 1])
+            changed = bytes([item[0] ^ 1]) + item[1:]
             elsewhere = seal(reports[: task.mechanism.layout.width], public, collected_task(name="another"))
             bad = seal(b"\xff" * task.mechanism.layout.width, public, task)
-            path = f"{url}/v1/tasks/{task.digest.hex()}/sealed"
+            path = f"{url}/v2/tasks/{task.digest.hex()}/sealed"
             assert ask(path, changed + elsewhere + bad, bearer("up")).json["accepted"] == 3
             with Uploader(url, task, "up", tmp_path / "spool", linger=0.01, sealed_for=public) as uploader:
                 width = task.mechanism.layout.width
@@ -629,7 +629,7 @@ def test_a_store_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
         db.execute(
             "CREATE TABLE items (task BLOB, digest BLOB, item BLOB, PRIMARY KEY (task, digest)) WITHOUT ROWID"
         )
-        rows = [(TASK.digest, digest(item), item) for item in waiting]
+        rows = [(TASK.digest, digest(item), item[:-KEY_BYTES]) for item in waiting]
         rows += [(TASK.digest, digest(item), None) for item in gone]
         db.executemany("INSERT INTO items VALUES (?, ?, ?)", rows)
         db.commit()
@@ -665,7 +665,7 @@ def test_it_says_what_its_crowds_are_worth(tmp_path: Path, monkeypatch: pytest.M
 def test_wrong_settings_are_refused(mixer: Mixer, tmp_path: Path) -> None:
     with refused("at least 2"):
         shuffler(mixer, crowd=1)
-    with refused("200,001", "164,482", "minimum_reports"):
+    with refused("200,001", "152,520", "minimum_reports"):
         shuffler(mixer, task=TASK.model_copy(update={"minimum_reports": 200_001}))
     for url in ("collector.example", "ftp://collector.example", "http://", "http://collector..example"):
         with refused("address"):

@@ -157,8 +157,8 @@ def test_a_returned_report_is_in_the_ledger(
     """The file is complete when write_atomic returns, which is before the report does."""
     written: list[bytes] = []
 
-    def spy(target: Path, data: bytes) -> None:
-        write_atomic(target, data)
+    def spy(target: Path, data: bytes, private: bool) -> None:
+        write_atomic(target, data, private)
         written.append(Path(target).read_bytes())
 
     monkeypatch.setattr(module, "write_atomic", spy)

@@ -35,6 +35,16 @@ def say(as_json: bool, data: dict[str, Any], text: str | Callable[[], None]) -> 
         click.echo(text)
 
 
+settings_option = click.option(
+    "--settings",
+    "settings_file",
+    type=EXISTING,
+    envvar="HUBBUB_SETTINGS",
+    show_envvar=True,
+    help="A file of limits and timeouts, in the form of hubbub serve --show-settings.",
+)
+
+
 @contextmanager
 def progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; silent with --json or when nobody watches."""

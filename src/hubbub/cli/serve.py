@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, json_option, say, settings_option
+from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
     from hubbub.collect.tokens import Tokens
@@ -29,18 +33,47 @@ if TYPE_CHECKING:
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
 )
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--first-tokens",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="HUBBUB_FIRST_TOKENS",
+    help="Write the tokens that are made for a fresh store to this new file, which only its owner can read, and do not "
+    "show them [env: HUBBUB_FIRST_TOKENS; default: hubbub-tokens.json unless this is a terminal].",
+)
+@settings_option
+@click.option(
+    "--show-settings", is_flag=True, help="Print all settings and what they mean, as such a file, and end."
+)
 @click.option("--demo", is_flag=True, help="Make up a task and a crowd of devices, and collect from them.")
 @json_option
 def command(
-    *, tasks: tuple[Path, ...], store: str, host: str, port: int, processes: int, demo: bool, as_json: bool
+    *,
+    tasks: tuple[Path, ...],
+    store: str,
+    host: str,
+    port: int,
+    processes: int,
+    first_tokens: Path | None,
+    settings_file: Path | None,
+    show_settings: bool,
+    demo: bool,
+    as_json: bool,
 ) -> None:
     """Collect reports over HTTP and show estimates on a dashboard.
 
-    On a fresh store it makes an upload token for devices and an analyst token for you, and shows them once.
+    On a fresh store it makes an upload token for devices and an analyst token for you, and shows them once on a
+    terminal or with --json; what is written elsewhere may be kept as a log, so there they go to a file.
     """
-    from hubbub.primitives.errors import Refused, optional
+    from hubbub.primitives.errors import optional
 
     optional("fastapi", "serve")
+    from hubbub.collect.settings import as_file, described, load_settings
+
+    settings, sources = load_settings(settings_file, os.environ)
+    if show_settings:
+        rows = {"settings": described(settings, sources), "restart": True}
+        say(as_json, rows, lambda: click.echo(as_file(settings, sources), nl=False))
+        return
     if demo:
         from hubbub.collect.showcase import run_demo
 
@@ -51,34 +84,54 @@ def command(
     if not tasks:
         raise Refused("Name the task files to collect for, or try --demo.")
     from hubbub.collect.serving import Plan, address, listen, run, run_many
-    from hubbub.collect.settings import Settings
     from hubbub.collect.store import Store
     from hubbub.collect.tokens import Tokens
     from hubbub.protocol.task import Task
 
-    plan = Plan(store, [Task.load(path) for path in tasks], Settings())
+    plan = Plan(store, [Task.load(path) for path in tasks], settings)
     if len({task.digest for task in plan.tasks}) < len(tasks):
         raise Refused("A task is named twice.")
+    if first_tokens is None and not as_json and not sys.stdout.isatty():
+        first_tokens = Path("hubbub-tokens.json")
     with closing(Store(store)) as opened:
         if processes > 1 and opened.embedded:
             raise Refused("Several processes need PostgreSQL: --store postgresql://...")
-        fresh = first_tokens(Tokens(opened))
-    sock = listen(host, port)
+        sock = listen(host, port)  # before there are tokens, which a busy port would let nobody see
+        try:
+            fresh, written = _first_tokens(Tokens(opened), first_tokens)
+        except BaseException:
+            sock.close()
+            raise
     data: dict[str, Any] = {
         "address": address(sock),
         "tasks": [{"name": task.name, "digest": task.digest.hex()} for task in plan.tasks],
         "tokens": fresh,
+        "tokens_file": written,
     }
     say(as_json, data, lambda: _show(data))
     run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
 
 
-def first_tokens(tokens: Tokens) -> dict[str, str]:
-    """An upload and an analyst token if the store has no tokens at all yet."""
+def _first_tokens(tokens: Tokens, path: Path | None) -> tuple[dict[str, str], str | None]:
+    """An upload and an analyst token if the store has no tokens at all yet, to be shown, or the file they are in.
+
+    The file is there before the tokens are: nobody has tokens that nobody knows.
+    """
     if tokens.all():
-        return {}
+        return {}, None
     label = "made at first start"
-    return {"upload": tokens.new("upload", label), "analyst": tokens.new("analyst", label)}
+    if path is None:
+        return {role: tokens.new(role, label) for role in ("upload", "analyst")}, None
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as problem:
+        raise Refused(
+            f"The first tokens cannot be written to a new file {path}: {problem.strerror or problem}."
+        ) from None
+    with open(handle, "w", encoding="utf-8") as file:
+        json.dump({role: tokens.new(role, label) for role in ("upload", "analyst")}, file)
+        file.write("\n")
+    return {}, str(path)
 
 
 def _show(data: dict[str, Any]) -> None:
@@ -91,5 +144,9 @@ def _show(data: dict[str, Any]) -> None:
         click.echo(f"  you      {data['tokens']['analyst']}")
         click.echo(f"dashboard  {data['address']}/login#{data['tokens']['analyst']}")
     else:
+        if data["tokens_file"]:
+            click.echo(
+                f"tokens     in {data['tokens_file']}, which only its owner can read; hubbub token makes more"
+            )
         click.echo(f"dashboard  {data['address']}/")
     click.echo("Ctrl-C ends it; everything acknowledged is on disk.")

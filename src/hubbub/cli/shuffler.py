@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, json_option, say, settings_option
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--upload-token",
+    "upload_tokens",
     envvar="HUBBUB_UPLOAD_TOKEN",
     required=True,
-    help="The token that devices must show [env: HUBBUB_UPLOAD_TOKEN].",
+    multiple=True,
+    help="A token that devices may show; repeat it to change tokens one device at a time "
+    "[env: HUBBUB_UPLOAD_TOKEN, separated by spaces].",
 )
 @click.option(
     "--crowd",
@@ -44,17 +48,19 @@ if TYPE_CHECKING:
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8701, show_default=True)
+@settings_option
 @json_option
 def command(
     *,
     tasks: tuple[Path, ...],
     collector: str,
     token: str,
-    upload_token: str,
+    upload_tokens: tuple[str, ...],
     crowd: int,
     store: Path,
     host: str,
     port: int,
+    settings_file: Path | None,
     as_json: bool,
 ) -> None:
     """Mix sealed reports in crowds and pass them on, without being able to read them.
@@ -69,10 +75,12 @@ def command(
     optional("starlette", "serve")
     from hubbub.collect.mixer import Mixer
     from hubbub.collect.serving import address, listen, run_app
+    from hubbub.collect.settings import load_settings
     from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
+    settings, _ = load_settings(settings_file, os.environ)
     loaded = [Task.load(path) for path in tasks]
-    shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_token, crowd)
+    shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_tokens, crowd)
     sock = listen(host, port)
     data = {"url": address(sock), "collector": collector}
     crowds = {task.digest.hex(): shuffler.least(task) for task in loaded}
@@ -83,7 +91,7 @@ def command(
     ]
     text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines])
     say(as_json, {**data, "crowds": crowds, "promises": promises}, text)
-    run_app(create_shuffler_app(shuffler), sock)
+    run_app(create_shuffler_app(shuffler, settings), sock)
 
 
 def _promise(task: Task, crowd: int) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import json_option, say
+from hubbub.cli._common import EXISTING, json_option, say
 
 if TYPE_CHECKING:
-    from hubbub.collect.tokens import Tokens
+    from hubbub.collect.tokens import TokenFacts, Tokens
 
-_store_option = click.option(
+store_option = click.option(
     "--store",
     default="sqlite:///hubbub.db",
     show_default=True,
@@ -32,41 +33,45 @@ def command() -> None:
 @command.command()
 @click.argument("role", type=click.Choice(["upload", "analyst", "admin", "shuffler"]))
 @click.option("--label", default="", help="Whom or what the token is for.")
-@_store_option
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Refuse it after so many days.")
+@click.option(
+    "--task", "tasks", type=EXISTING, multiple=True, help="A task file that it is for; repeat it for several."
+)
+@store_option
 @json_option
-def new(*, role: str, label: str, store: str, as_json: bool) -> None:
+def new(
+    *, role: str, label: str, days: float | None, tasks: tuple[Path, ...], store: str, as_json: bool
+) -> None:
     """Make a token and show it, this once.
 
-    upload: send reports. analyst: read estimates. shuffler: send shuffled crowds. admin: everything.
+    upload: send reports. analyst: read estimates. shuffler: send shuffled crowds. admin: everything. Without
+    --days it is valid until it is revoked, without --task for all tasks.
     """
-    with _opened(store) as tokens:
-        token = tokens.new(role, label)  # type: ignore[arg-type]
-        number = tokens.all()[-1].id
-    text = f"token {number}, role {role}, shown this once:\n{token}"
-    say(as_json, {"id": number, "role": role, "label": label, "token": token}, text)
+    from hubbub.protocol.task import Task
+
+    digests = [Task.load(path).digest.hex() for path in tasks]
+    with _opened(store) as opened:
+        token = opened.new(role, label, days, digests)  # type: ignore[arg-type]
+        facts = opened.all()[-1]
+    end = "" if facts.expires is None else f", until {date_of(facts.expires)}"
+    text = f"token {facts.id}, role {role}{end}, shown this once:\n{token}"
+    say(as_json, {**_row(facts), "token": token}, text)
 
 
 @command.command(name="list")
-@_store_option
+@store_option
 @json_option
 def list_tokens(*, store: str, as_json: bool) -> None:
-    """List all tokens: number, role, label, when made and revoked. The tokens themselves are not stored."""
+    """List all tokens: number, role, dates, label and for how many tasks. The tokens themselves are not stored."""
     with _opened(store) as tokens:
         found = tokens.all()
-    rows = [
-        {
-            "id": token.id,
-            "role": token.role,
-            "label": token.label,
-            "created": _day(token.created),
-            "revoked": None if token.revoked is None else _day(token.revoked),
-        }
-        for token in found
-    ]
+    rows = [_row(token) for token in found]
 
     def show() -> None:
         for row in rows:
             end = f"  revoked {row['revoked']}" if row["revoked"] else ""
+            end += f"  until {row['expires']}" if row["expires"] and not row["revoked"] else ""
+            end += f"  for {len(row['tasks'])} tasks" if row["tasks"] else ""
             click.echo(f"{row['id']:>4}  {row['role']:<8}  {row['created']}{end}  {row['label']}")
 
     say(as_json, {"tokens": rows}, show)
@@ -74,7 +79,7 @@ def list_tokens(*, store: str, as_json: bool) -> None:
 
 @command.command()
 @click.argument("number", type=int)
-@_store_option
+@store_option
 @json_option
 def revoke(*, number: int, store: str, as_json: bool) -> None:
     """Refuse a token from now on; a running service learns of it within two seconds."""
@@ -95,5 +100,20 @@ def _opened(url: str) -> Iterator[Tokens]:
         yield Tokens(store)
 
 
-def _day(seconds: int) -> str:
+def _row(token: TokenFacts) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "role": token.role,
+        "label": token.label,
+        "created": date_of(token.created),
+        "revoked": date_of(token.revoked),
+        "expires": date_of(token.expires),
+        "tasks": token.tasks,
+    }
+
+
+def date_of(seconds: int | None) -> str | None:
+    """A day, by Greenwich's calendar; None if there is none."""
+    if seconds is None:
+        return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d")

@@ -32,6 +32,7 @@ from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Role, allows
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import key_id
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.api")
@@ -43,9 +44,13 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     app = _App(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.settings = service, service.settings
     common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
-    for name, uploads in (("reports", Uploads(*common)), ("shuffled", Uploads(*common, service.keys))):
-        app.router.routes.append(Route(f"/v1/tasks/{{task}}/{name}", uploads, methods=["POST"]))
-        app.uploads.update({f"/v1/tasks/{digest}/{name}": uploads for digest in service.by_digest})
+    for version, name, uploads in (
+        ("v1", "reports", Uploads(*common)),
+        ("v1", "shuffled", Uploads(*common, service.keys, named=False)),
+        ("v2", "shuffled", Uploads(*common, service.keys)),
+    ):
+        app.router.routes.append(Route(f"/{version}/tasks/{{task}}/{name}", uploads, methods=["POST"]))
+        app.uploads.update({f"/{version}/tasks/{digest}/{name}": uploads for digest in service.by_digest})
     app.include_router(_reading)
     app.include_router(dashboard)
     app.add_middleware(_Outermost)
@@ -166,8 +171,8 @@ def _service(request: Request) -> Service:
 
 
 def _task(request: Request, task: str) -> Task:
-    found = _service(request).by_digest.get(task)
-    if found is None:
+    found, grant = _service(request).by_digest.get(task), _service(request).grant_of(request)
+    if found is None or (grant is not None and not grant.covers(task)):
         raise Problem(404, "no such task", "No task with this digest is collected here.")
     return found
 
@@ -176,9 +181,9 @@ def _needs(*roles: Role) -> Any:
     """A dependency that lets only these roles pass."""
 
     def check(request: Request) -> None:
-        role = _service(request).role_of(request)
-        if not allows(role, *roles):
-            raise unauthorized(role is not None)
+        grant = _service(request).grant_of(request)
+        if not allows(grant, *roles):
+            raise unauthorized(grant is not None)
 
     return Depends(check)
 
@@ -197,9 +202,9 @@ Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals."
 
 
 @_reading.get("/v1/tasks", dependencies=_ANALYST)
-def list_tasks(service: TheService) -> dict[str, Any]:
-    """All tasks, without their task files."""
-    rows = service.overviews()
+def list_tasks(request: Request, service: TheService) -> dict[str, Any]:
+    """All tasks that the token is for, without their task files."""
+    rows = service.overviews(service.grant_of(request))
     return {"tasks": [{key: value for key, value in row.items() if key != "toml"} for row in rows]}
 
 
@@ -283,8 +288,8 @@ def _attachment(name: str) -> dict[str, str]:
 
 @_reading.get("/v1/key")
 def public_key(service: TheService) -> dict[str, str]:
-    """The public key to which devices seal reports that go through a shuffler."""
-    return {"key": service.keys.public.hex()}
+    """The public key to which devices seal reports that go through a shuffler, and its name."""
+    return {"key": service.keys.public.hex(), "id": key_id(service.keys.public).hex()}
 
 
 # Health

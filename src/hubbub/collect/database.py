@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sql
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused, optional
 
 _BIG, _INT, _TEXT, _BYTES = sql.BigInteger, sql.Integer, sql.String, sql.LargeBinary
@@ -63,6 +64,10 @@ def open_engine(url: str, create: bool) -> sql.Engine:
         raise Refused(f"The store's folder {file.parent} does not exist.")
     if not create and not file.exists():
         raise Refused(f"There is no store {file}; hubbub serve makes it.")
+    keep_private(file, create)
+    for suffix in ("-wal", "-shm", "-journal"):  # SQLite gives new ones the mode of the file
+        if Path(f"{file}{suffix}").exists():
+            keep_private(f"{file}{suffix}")
     engine = sql.create_engine(
         parsed,
         hide_parameters=True,

@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -21,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from hubbub.collect.connections import body_parts
 from hubbub.collect.keypair import KeyPair
+from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
 from hubbub.collect.settings import Settings
@@ -32,7 +34,7 @@ from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import BATCH_HEADER, batch_named
 from hubbub.protocol.files import REPORTS, check_header
-from hubbub.protocol.sealing import label_width, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, label_width, naming_no_key, sealed_width
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.api")
@@ -62,20 +64,28 @@ def opened(collected: Collected, body: bytes | memoryview, most: int) -> bytes |
     return envelope.payload
 
 
-def examine_sealed(collected: Collected, body: bytes, most: int, keys: KeyPair) -> Examined:
-    """The contents of a shuffled crowd: sealed reports, one after another."""
+def examine_sealed(
+    collected: Collected, body: bytes, most: int, keys: KeyPair | KeyRing, named: bool = True
+) -> Examined:
+    """The contents of a shuffled crowd: sealed reports, one after another; if `named`, with the name of their key."""
     task = collected.task
+    if not named:
+        body = naming_no_key(task, body)
     if len(body) > most * sealed_width(task):
         raise Problem(413, "too many reports", f"A crowd holds at most {most:,} reports here.")
     if not body:
         raise Refused("The crowd is empty.")
     packed, unopened = keys.open_each(task, body)
     width, label = sealed_width(task), label_width(task)
-    if len({body[start : start + label] for start in range(0, len(body), width)}) > 1:
+    starts = range(0, len(body), width)
+    if len({body[start : start + label] for start in starts}) > 1:
         raise Refused("A crowd holds reports of one period, and this one mixes several.")
+    if len({body[start + width - KEY_BYTES : start + width] for start in starts}) > 1:
+        raise Refused("A crowd holds reports for one key, and this one mixes several.")
     if not len(packed):  # nothing is noted of it, so that it is welcome once the key is the right one
         raise Refused("No report of this crowd can be opened: it was sealed for another key or task.")
-    return examine(collected, packed.tobytes(), dict.fromkeys(unopened, _UNOPENED))
+    found = examine(collected, packed.tobytes(), dict.fromkeys(unopened, _UNOPENED))
+    return replace(found, key=body[-KEY_BYTES:].hex())
 
 
 class Uploads:
@@ -88,12 +98,13 @@ class Uploads:
         tokens: Tokens,
         writer: Writer,
         metrics: Metrics,
-        keys: KeyPair | None = None,
+        keys: KeyRing | None = None,
+        named: bool = True,
     ) -> None:
-        """With `keys`, bodies are shuffled crowds of sealed reports."""
+        """With `keys`, bodies are shuffled crowds of sealed reports, which name their key unless told otherwise."""
         self._tasks = {digest: Collected(task) for digest, task in tasks.items()}
         self._settings, self._tokens = settings, tokens
-        self._writer, self._metrics, self._keys = writer, metrics, keys
+        self._writer, self._metrics, self._keys, self._named = writer, metrics, keys, named
         self._role: Role = "upload" if keys is None else "shuffler"
         self._one_large = asyncio.Lock()
         self._all_held = 0
@@ -150,6 +161,8 @@ class Uploads:
             raise Problem(409, "too old", detail)
         rejected, again = examined.rejected, outcome == "repeated"
         self._metrics.stored(collected.name, examined.count, rejected, again)
+        if examined.key and outcome == "stored":
+            self._metrics.opened(examined.key, examined.count)
         if not rejected:
             said = "true" if again else "false"
             line = (
@@ -172,11 +185,11 @@ class Uploads:
         """Refuse what can be refused without reading the body; else the task, the batch's id and the token."""
         headers = dict(scope["headers"])
         given = headers.get(b"authorization", b"").decode("latin-1")
-        role = self._tokens.role_of(given[7:]) if given[:7].lower() == "bearer " else None
-        if not allows(role, self._role):
-            raise unauthorized(role is not None)
+        grant = self._tokens.grant_of(given[7:]) if given[:7].lower() == "bearer " else None
+        if grant is None or not allows(grant, self._role):
+            raise unauthorized(grant is not None)
         collected = self._tasks.get(scope["path"].split("/")[3])
-        if collected is None:
+        if collected is None or not grant.covers(collected.name):
             raise Problem(404, "no such task", "No task with this digest is collected here.")
         if collected.name in self._writer.damaged:
             raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
@@ -220,7 +233,7 @@ class Uploads:
         if self._keys is None:
             found = examine(collected, opened(collected, memoryview(body), most))
             return Arrival(collected, batch_id, found.payload, check, period, None, found)
-        found = examine_sealed(collected, bytes(body), most, self._keys)
+        found = examine_sealed(collected, bytes(body), most, self._keys, self._named)
         return Arrival(collected, batch_id, found.payload, check, period, found.count, found)
 
     async def _store(self, arrival: Arrival) -> Written:

@@ -21,6 +21,7 @@ class Metrics:
         self._uploads: Counter[int] = Counter()
         self._accepted: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
+        self._opened: Counter[str] = Counter()
         self._repeated = 0
         self._seconds = 0.0
         self._buckets = [0] * (len(_BOUNDS) + 1)
@@ -43,6 +44,11 @@ class Metrics:
                 self._accepted[task] += accepted
                 self._rejected[task] += rejected
 
+    def opened(self, key: str, reports: int) -> None:
+        """Reports came that were sealed for this key."""
+        with self._lock:
+            self._opened[key] += reports
+
     def folded(self, batches: int, seconds: float) -> None:
         """Batches were added to a state."""
         with self._lock:
@@ -57,6 +63,7 @@ class Metrics:
                 *_series("uploads_total", "counter", "Uploads by status.", "status", self._uploads),
                 *_series("reports_accepted_total", "counter", "Reports kept.", "task", self._accepted),
                 *_series("reports_rejected_total", "counter", "Reports refused.", "task", self._rejected),
+                *_series("reports_unsealed_total", "counter", "Sealed reports by key.", "key", self._opened),
                 *_single("batches_repeated_total", "counter", "Batches sent again.", self._repeated),
                 *_single("batches_waiting", "gauge", "Batches that wait for the store.", waiting),
                 *_single("folds_total", "counter", "Folds into a state.", self._folds),

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hubbub.collect.staging import Staging, digest
+from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.sealing import label_width, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, sealed_width
 from hubbub.protocol.task import Task
 
 #: Bytes of one request, in or out; a longer queue leaves as several crowds, each of them large enough.
@@ -48,25 +49,28 @@ class Mixer:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         try:
-            self._path.touch(mode=0o600)
+            keep_private(path, create=True)
+            if Path(f"{path}-wal").exists():  # SQLite gives a new one the mode of the file
+                keep_private(f"{path}-wal")
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=1)
             # What leaves is overwritten, and what is acknowledged is on the disk.
             for pragma in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
                 self._connection.execute(f"PRAGMA {pragma}")
             self._connection.execute("PRAGMA secure_delete = ON")
             self._connection.executescript(_SCHEMA)
-        except (sqlite3.Error, OSError) as problem:
-            raise Refused(f"{path} cannot be used as the shuffler's store: {problem}.") from None
+        except (sqlite3.Error, Refused) as problem:
+            reason = str(problem).removesuffix(".")
+            raise Refused(f"{path} cannot be used as the shuffler's store: {reason}.") from None
         self._lock = threading.Lock()
         self._stages: dict[bytes, Staging] = {}
         self._move_items()
 
     def _move_items(self) -> None:
-        """Stores of earlier versions kept waiting items in the database."""
+        """Stores of earlier versions kept waiting items in the database, and items did not name their key."""
         if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'items'").fetchone():
             return
         rows = self._connection.execute("SELECT task, item FROM items WHERE item IS NOT NULL").fetchall()
-        for task, item in rows:
+        for task, item in ((task, bare + NO_KEY) for task, bare in rows):
             stage = self._stage(task, len(item))
             if digest(item) not in stage.items:
                 stage.put([item])
@@ -74,6 +78,13 @@ class Mixer:
             stage.sync()
         with self._transaction() as db:
             db.execute("INSERT OR IGNORE INTO seen SELECT task, digest FROM items WHERE item IS NULL")
+            for batch, reports, payload in db.execute(
+                "SELECT batch, reports, payload FROM outgoing"
+            ).fetchall():
+                width = len(payload) // reports
+                items = [payload[start : start + width] for start in range(0, len(payload), width)]
+                named = b"".join(item + NO_KEY for item in items)
+                db.execute("UPDATE outgoing SET payload = ? WHERE batch = ?", (named, batch))
             db.execute("DROP TABLE items")
         self._connection.execute("VACUUM")
         self._clear_log()
@@ -157,17 +168,22 @@ class Mixer:
             return len(self._waiting(task).items)
 
     def close_crowds(self, task: Task, least: int) -> int:
-        """Turn all items that wait, period by period, into crowds of at least `least`; how many crowds that gave.
+        """Turn all items that wait, by period and key, into crowds of at least `least`; how many crowds that gave.
 
-        One permutation of all items of a period is drawn and then cut, so every item is equally likely to be anywhere.
+        The collector can tell items of two periods or for two keys apart, so they would not hide each other. One
+        permutation of all that belong together is drawn and then cut: each is equally likely to be anywhere.
         """
         largest, label = max(LARGEST_BODY // sealed_width(task), least), label_width(task)
         closed = 0
         with self._lock:
             stage = self._waiting(task)
-            sizes = Counter(item[:label] for item in stage.items.values())
-            for period in [period for period, count in sizes.items() if count >= least]:
-                known = sorted(name for name, item in stage.items.items() if item[:label] == period)
+            sizes = Counter((item[:label], item[-KEY_BYTES:]) for item in stage.items.values())
+            for period, key in [kind for kind, count in sizes.items() if count >= least]:
+                known = sorted(
+                    name
+                    for name, item in stage.items.items()
+                    if item[:label] == period and item[-KEY_BYTES:] == key
+                )
                 items = [stage.items[name] for name in known]
                 crowds = min(-(-len(items) // largest), len(items) // least)
                 secrets.SystemRandom().shuffle(items)

@@ -15,13 +15,13 @@ from typing import Any
 from starlette.requests import Request
 
 from hubbub.collect.health import Health
-from hubbub.collect.keypair import KeyPair
+from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.segments import Damaged
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import Folder, loaded
 from hubbub.collect.store import Store, Unavailable
-from hubbub.collect.tokens import COOKIE, Role, Tokens
+from hubbub.collect.tokens import COOKIE, Grant, Tokens
 from hubbub.collect.workers import Worker
 from hubbub.collect.writing import Writer
 from hubbub.model.mechanism import Quantity
@@ -69,7 +69,7 @@ class Service:
         self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
-        self.keys = KeyPair(store.fact("sealing key", KeyPair.fresh().private))
+        self.keys = KeyRing(store)
         self.writer = Writer(store, settings.queue, settings.patience, self.folder.damaged)
         self.workers = [
             Worker("tokens", self._learn_tokens, (Unavailable,)),
@@ -97,6 +97,7 @@ class Service:
 
     def _learn_tokens(self) -> float:
         self.tokens.refresh()
+        self.keys.refresh()
         return 1.0
 
     def _look_closely(self) -> float:
@@ -119,26 +120,26 @@ class Service:
             found += self.folder.damaged.values()
         return found
 
-    def tasks(self) -> list[Task]:
-        """Everything that is collected."""
-        return list(self.by_digest.values())
+    def tasks(self, grant: Grant | None = None) -> list[Task]:
+        """Everything that is collected, or what of it somebody may know of."""
+        return [task for digest, task in self.by_digest.items() if grant is None or grant.covers(digest)]
 
-    def role_of(self, request: Request) -> Role | None:
-        """The role of whoever asks, by bearer token or by session cookie."""
+    def grant_of(self, request: Request) -> Grant | None:
+        """What is allowed to whoever asks, by bearer token or by session cookie."""
         given = request.headers.get("authorization", "")
         if given[:7].lower() == "bearer ":
-            return self.tokens.role_of(given[7:])
+            return self.tokens.grant_of(given[7:])
         cookie = request.cookies.get(COOKIE)
-        return self.tokens.session_role(cookie) if cookie else None
+        return self.tokens.session_grant(cookie) if cookie else None
 
-    def overviews(self) -> list[dict[str, Any]]:
-        """All tasks; of one that is damaged, what is wrong with it."""
+    def overviews(self, grant: Grant | None = None) -> list[dict[str, Any]]:
+        """What somebody may know of; of a task that is damaged, what is wrong with it."""
         rows = []
-        for digest, task in self.by_digest.items():
+        for task in self.tasks(grant):
             try:
                 rows.append(self.overview(task))
             except Damaged as problem:
-                rows.append({"name": task.name, "digest": digest, "damaged": str(problem)})
+                rows.append({"name": task.name, "digest": task.digest.hex(), "damaged": str(problem)})
         return rows
 
     def overview(self, task: Task) -> dict[str, Any]:

@@ -5,9 +5,10 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 - It cannot read. Items are sealed for the collector (`hubbub.protocol.sealing`); no private key is here.
 - It keeps items only: no sender, no address, no time, no batch of origin. They are stored in random places, so that
   not even the order in which they came is on disk, nor which of them came together (`hubbub.collect.staging`).
-- A crowd leaves when at least `crowd` items of one period wait, never before and not at shutdown, as one batch in
-  an order drawn from the operating system's generator, every order being equally likely. No crowd holds items of two
-  periods, so no person has more reports in it than the task's `reports_per_period`.
+- A crowd leaves when at least `crowd` items of one period and for one key wait, never before and not at shutdown, as
+  one batch in an order drawn from the operating system's generator, every order being equally likely. No crowd holds
+  items of two periods, so no person has more reports in it than the task's `reports_per_period`, or for two keys,
+  which the collector could tell apart.
 - Nothing is passed on twice. A crowd is put into its order, named and stored in one transaction before it is sent, so
   that whoever has to send it again sends the very same batch, which the collector counts once. Digests of items that
   have left stay: an item that comes again, because a device asked its ledger again or retried, or because
@@ -40,7 +41,7 @@ from hubbub.collect.workers import Worker
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import BATCH_HEADER, Answer, batch_named, connect, post, service_address
 from hubbub.protocol.periods import open_periods
-from hubbub.protocol.sealing import label_width, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, naming_no_key, sealed_width
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.shuffler")
@@ -62,12 +63,19 @@ class Shuffler:
     """Tasks, their crowds, and a thread that passes crowds on to the collector."""
 
     def __init__(
-        self, mixer: Mixer, tasks: Sequence[Task], collector: str, token: str, upload_token: str, crowd: int
+        self,
+        mixer: Mixer,
+        tasks: Sequence[Task],
+        collector: str,
+        token: str,
+        upload_tokens: str | Sequence[str],
+        crowd: int,
     ) -> None:
+        """`token` is for the collector; devices show one of `upload_tokens`."""
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
-        self.upload_token = upload_token
+        self.upload_tokens = [upload_tokens] if isinstance(upload_tokens, str) else list(upload_tokens)
         self._collector, self._token, self._crowd = service_address(collector), token, crowd
         limits = Settings()
         for task in tasks:
@@ -164,11 +172,24 @@ class Shuffler:
 
     def _post(self, crowd: Crowd) -> Answer:
         connection = connect(self._collector, timeout=60)
-        route = f"/v1/tasks/{crowd.task.hex()}/shuffled"
+        version, payload = _as_sent(crowd)
+        route = f"/{version}/tasks/{crowd.task.hex()}/shuffled"
         try:
-            return post(connection, self._collector, route, crowd.payload, self._token, crowd.batch)[0]
+            return post(connection, self._collector, route, payload, self._token, crowd.batch)[0]
         finally:
             connection.close()
+
+
+def _as_sent(crowd: Crowd) -> tuple[str, bytes]:
+    """The version of the interface, and the body. Items that name no key travel as they came, without a name.
+
+    So a crowd that was sent before the shuffler knew of names has the same bytes when it is sent again.
+    """
+    width = len(crowd.payload) // crowd.reports
+    if not crowd.payload.endswith(NO_KEY):
+        return "v2", crowd.payload
+    items = range(0, len(crowd.payload), width)
+    return "v1", b"".join(crowd.payload[start : start + width - KEY_BYTES] for start in items)
 
 
 def _labels(task: Task) -> set[bytes]:
@@ -181,15 +202,18 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
     limits = settings or Settings()
 
     async def sealed(request: Request) -> Response:
-        if not _may_upload(request, shuffler.upload_token):
+        if not _may_upload(request, shuffler.upload_tokens):
             raise unauthorized(known=False)
         task = shuffler.tasks.get(request.path_params["task"])
         if task is None:
             raise Problem(404, "no such task", "No task with this digest is shuffled here.")
-        body = await _body(request, limits)
-        if not body or len(body) % sealed_width(task):
-            detail = f"Sealed reports of this task have {sealed_width(task)} bytes each, one after another."
+        body, named = await _body(request, limits), request.url.path.startswith("/v2/")
+        width = sealed_width(task) if named else sealed_width(task) - KEY_BYTES
+        if not body or len(body) % width:
+            detail = f"Sealed reports of this task have {width} bytes each, one after another."
             raise Problem(422, "not sealed reports", detail)
+        if not named:
+            body = naming_no_key(task, body)
         try:
             if await run_in_threadpool(shuffler.mixer.outgoing_bytes) > MOST_OUTGOING:
                 raise busy(503, "The collector does not answer and the store is full: send this again later.")
@@ -217,7 +241,10 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
         yield
         await run_in_threadpool(shuffler.stop)
 
-    routes = [Route("/v1/tasks/{task}/sealed", sealed, methods=["POST"]), Route("/healthz", alive)]
+    routes = [
+        *(Route(f"/{version}/tasks/{{task}}/sealed", sealed, methods=["POST"]) for version in ("v1", "v2")),
+        Route("/healthz", alive),
+    ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
     app.state.settings = limits
     return app
@@ -228,9 +255,9 @@ def _batch_of(request: Request) -> str:
     return batch_named(request.headers.get(BATCH_HEADER, ""))
 
 
-def _may_upload(request: Request, token: str) -> bool:
+def _may_upload(request: Request, tokens: Sequence[str]) -> bool:
     given = request.headers.get("authorization", "").encode()
-    return hmac.compare_digest(given, f"Bearer {token}".encode())
+    return sum(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens) > 0
 
 
 async def _body(request: Request, settings: Settings) -> bytes:

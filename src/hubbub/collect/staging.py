@@ -26,7 +26,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import KEY_BYTES
 
 #: Slots of a new file.
 _SLOTS = 1024
@@ -36,8 +38,16 @@ _to_disk = getattr(os, "fdatasync", os.fsync)
 
 
 def digest(item: bytes) -> bytes:
-    """What an item is known by, after its period, and all that is kept of it once it has left."""
-    return hashlib.blake2b(item, digest_size=_CHECK).digest()
+    """What an item is known by, after its period, and all that is kept of it once it has left.
+
+    The name of its key is no part of that: the same message under another name is the same item.
+    """
+    return hashlib.blake2b(item[:-KEY_BYTES], digest_size=_CHECK).digest()
+
+
+def _checked(item: bytes) -> bytes:
+    """A slot's contents: an item after its checksum."""
+    return hashlib.blake2b(item, digest_size=_CHECK).digest() + item
 
 
 class Staging:
@@ -56,6 +66,7 @@ class Staging:
         if not path.exists():
             self._file = self._make(_SLOTS)
         else:
+            keep_private(path)
             self._file = os.open(path, os.O_RDWR)
             self._load()
 
@@ -77,7 +88,7 @@ class Staging:
                 self._free[place], self._free[-1] = self._free[-1], self._free[place]
                 slot = self._free.pop()
                 placed.append((slot, item))
-                self._write(slot, digest(item) + item)
+                self._write(slot, _checked(item))
         except OSError:
             self._free += [slot for slot, _ in placed]
             raise
@@ -122,12 +133,14 @@ class Staging:
         if not data or len(data) % self._size:
             raise Refused(f"{self._path} is damaged: its size is that of no number of items.")
         for slot in range(len(data) // self._size):
-            known, item = _cut(data[slot * self._size : (slot + 1) * self._size])
-            if known == digest(item) and known not in self.items:
+            stored = data[slot * self._size : (slot + 1) * self._size]
+            item = stored[_CHECK:]
+            known = digest(item)
+            if stored == _checked(item) and known not in self.items:
                 self.items[known], self._slots[known] = item, slot
             else:
                 self._free.append(slot)
-                if any(known) or any(item):  # cut off by a crash, or written again after one
+                if any(stored):  # cut off by a crash, or written again after one
                     self._write(slot, bytes(self._size))
 
     def _rewrite(self, slots: int) -> None:
@@ -150,7 +163,7 @@ class Staging:
         image = bytearray(slots * self._size)
         for known, item in self.items.items():
             start = places[known] * self._size
-            image[start : start + self._size] = known + item
+            image[start : start + self._size] = _checked(item)
         file = os.open(self._new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             done = 0
@@ -179,7 +192,3 @@ class Staging:
     def _write(self, slot: int, data: bytes) -> None:
         if os.pwrite(self._file, data, slot * self._size) != len(data):
             raise OSError("an item was written in part")
-
-
-def _cut(slot: bytes) -> tuple[bytes, bytes]:
-    return slot[:_CHECK], slot[_CHECK:]

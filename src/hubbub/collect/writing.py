@@ -39,6 +39,8 @@ class Examined:
     count: int
     problems: Sequence[dict[str, Any]] = ()
     rejects: Mapping[str, int] | None = None
+    #: The name of the key that the reports were sealed for, if they were.
+    key: str = ""
 
     @property
     def rejected(self) -> int:

@@ -24,10 +24,10 @@ from typing import Any
 
 from hubbub.device.client import Client
 from hubbub.model.record import Record
-from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.envelope import keep_private, read_file, write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.periods import period_of
-from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, seal, sealed_width
 from hubbub.protocol.task import Task
 
 
@@ -75,7 +75,7 @@ class Ledger:
             if public_key is not None:
                 payload = seal(payload, public_key, task, period_of(task, day))
             made.append(payload.hex() if public_key is None else {"sealed": payload.hex()})
-            write_atomic(self.path, json.dumps(book).encode())
+            write_atomic(self.path, json.dumps(book).encode(), private=True)
         return payload
 
     def _again(self, task: Task, day: datetime.date, sealed: bool) -> bytes:
@@ -88,7 +88,10 @@ class Ledger:
                 f"The budget of task {task.name!r} for period {period_of(task, day)} is spent on reports to {other}; "
                 f"the same report must not reach {one} as well."
             )
-        return _payload(found[-1])
+        last = _payload(found[-1])
+        if sealed and len(last) < sealed_width(task):  # made when items did not name their key
+            return naming_no_key(task, last)
+        return last
 
     def spent(self, task: Task) -> float:
         """The epsilon that this device has spent on a task, all periods added up."""
@@ -105,6 +108,7 @@ class Ledger:
         """The whole book; what it holds for this task must be lists of reports of this task."""
         if not self.path.exists():
             return {}
+        keep_private(self.path)
         try:
             book = json.loads(read_file(self.path))
             if not all(isinstance(periods, dict) for periods in book.values()):
@@ -114,8 +118,10 @@ class Ledger:
                     raise ValueError
                 for each in made:
                     sealed = isinstance(each, dict)
-                    width = sealed_width(task) if sealed else task.mechanism.layout.width
-                    if len(_payload(each)) != width:
+                    widths = {task.mechanism.layout.width}
+                    if sealed:
+                        widths = {sealed_width(task), sealed_width(task) - KEY_BYTES}
+                    if len(_payload(each)) not in widths:
                         raise ValueError
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             raise Refused(

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.envelope import keep_private, write_atomic
 from hubbub.primitives.errors import Refused
 
 #: A clock that shows an earlier time than this, the beginning of 2024, was never set.
@@ -109,7 +109,7 @@ class Spool:
         for place, half in enumerate((reports[:middle], reports[middle:])):
             number = hashlib.blake2b(f"{path.stem} {place}".encode(), digest_size=16).hexdigest()
             name = f"{path.stem[:-32]}{number}"
-            write_atomic(self._batch(name), half)
+            write_atomic(self._batch(name), half, private=True)
             self.untold.add(name)
         aside.unlink()
         self.untold.discard(path.stem)
@@ -123,6 +123,7 @@ class Spool:
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            keep_private(self.folder)
             handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as problem:
             raise Refused(f"{self.folder} cannot be written: {problem.strerror or problem}.") from None

@@ -28,7 +28,7 @@ from hubbub.device.spool import Spool
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import Answer, connect, post, service_address
-from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, sealed_width
 from hubbub.protocol.task import Task
 
 if TYPE_CHECKING:
@@ -86,12 +86,26 @@ class Uploader:
         self._set_aside = 0
         #: Why the last attempt failed, "" if it did not.
         self.trouble = ""
-        self._route = f"/v1/tasks/{task.digest.hex()}/{'reports' if sealed_for is None else 'sealed'}"
-        name = task.digest.hex() + ("" if sealed_for is None else "-sealed")
-        self._spool = Spool(Path(spool) / name, self._width)
+        digest = task.digest.hex()
+        self._route = f"/v1/tasks/{digest}/reports" if sealed_for is None else f"/v2/tasks/{digest}/sealed"
+        self._spool = Spool(Path(spool) / (digest + ("" if sealed_for is None else "-keyed")), self._width)
+        if sealed_for is not None:
+            self._move(Path(spool) / f"{digest}-sealed")
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="hubbub-upload", daemon=True)
         self._thread.start()
+
+    def _move(self, folder: Path) -> None:
+        """Take over what an earlier version has left, whose items did not name their key.
+
+        A crash in between leaves items in both places; the shuffler takes each of them once.
+        """
+        if folder.is_dir():
+            old = Spool(folder, self._width - KEY_BYTES)
+            for name in old.batches():
+                self._spool.take(naming_no_key(self._task, old.read(name)), self._batch)
+                old.drop(name)
+            old.close()
 
     def __enter__(self) -> Uploader:
         return self

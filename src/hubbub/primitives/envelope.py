@@ -10,13 +10,17 @@ checksum finds accidents (truncation, flipped bits), not forgery.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import stat
 import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from hubbub.primitives.errors import Refused
+
+_log = logging.getLogger("hubbub.files")
 
 MAGIC = b"hubb"
 VERSION = 1
@@ -81,8 +85,28 @@ def read_file(path: str | Path) -> bytes:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
 
 
-def write_atomic(path: str | Path, data: bytes) -> None:
-    """Write a file whole or not at all; an older file stays until the new one is complete."""
+def keep_private(path: str | Path, create: bool = False) -> None:
+    """See to it that only its owner may read or write a file or folder, or say why that cannot be.
+
+    What others could read is closed to them, with a warning; with `create`, a file that is not there is made.
+    """
+    target = Path(path)
+    try:
+        if create:
+            os.close(os.open(target, os.O_CREAT | os.O_RDWR, 0o600))
+        mode = stat.S_IMODE(target.stat().st_mode)
+        if mode & 0o077:
+            target.chmod(mode & 0o700)
+            _log.warning("%s could be read by others (mode %o); that is over", target, mode)
+    except OSError as problem:
+        raise Refused(f"{path} cannot be kept private: {problem.strerror or problem}.") from None
+
+
+def write_atomic(path: str | Path, data: bytes, private: bool = False) -> None:
+    """Write a file whole or not at all; an older file stays until the new one is complete.
+
+    One that is `private` is for its owner only, whatever is usual here.
+    """
     target = Path(path)
     name = None
     try:
@@ -91,9 +115,10 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
+        if not private:
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(name).chmod(0o666 & ~mask)
         os.replace(name, target)
         name = None
         folder = os.open(target.parent, os.O_RDONLY)

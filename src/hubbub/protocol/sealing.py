@@ -2,22 +2,31 @@
 
     item = seal(report, public_key, task, "2024-W10")
 
-One item holds one report; a sealed batch could not be mixed inside. It is the name of the report's period, and
-then HPKE in base mode (RFC 9180: X25519, HKDF-SHA256, AES-128-GCM), the encapsulated key followed by the ciphertext,
+One item holds one report; a sealed batch could not be mixed inside. It is the name of the report's period, then
+HPKE in base mode (RFC 9180: X25519, HKDF-SHA256, AES-128-GCM), the encapsulated key followed by the ciphertext,
 with no additional data and
 
-    info = "hubbub sealed report v1" | task digest | name of the period
+    info = "hubbub sealed report v2" | task digest | name of the period | name of the key
 
-where a task without periods (`once`) has no name in either place. So an item opens for its own task and period and
+and at the end the name of the public key, four bytes (`key_id`), so that a collector with several keys knows which one
+opens it. Whatever is changed of an item, names included, it does not open any more.
+
+A task without periods (`once`) has no name of one in either place. So an item opens for its own task and period and
 for no other, and a shuffler that cannot open it can still keep the periods apart. All items of a task have the
 same length. Every item has an encapsulated key of its own, drawn by the operating system: two seals of one report
 have nothing in common. Hence a report is sealed once, by the ledger that made it (`hubbub.device.ledger`), and the
 same item is sent however often it is sent: two items with one report in them would count twice and could be told
 from all others by being alike.
+
+The name of the key is a hash of the public key: it says which key an app came with, and nothing else. Still it tells
+those with one key from those with another, so a report can hide only among reports for the same key: a shuffler mixes
+those, and a collector that gave somebody a key of his own would wait in vain for his crowd. Items from the time before
+items named their key (their info says v1 and names none) end with `NO_KEY` and make crowds of their own.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 from hubbub.primitives.errors import Refused, optional
@@ -28,9 +37,13 @@ if TYPE_CHECKING:
 
     from hubbub.protocol.task import Task
 
-#: Bytes that sealing adds to a report: encapsulated key and tag.
-OVERHEAD = 32 + 16
-_INFO = b"hubbub sealed report v1"
+#: Bytes at the end of an item that name the key which it was sealed for.
+KEY_BYTES = 4
+#: What stands there in items that were sealed before items named their key.
+NO_KEY = bytes(KEY_BYTES)
+#: Bytes that sealing adds to a report: encapsulated key, tag and the name of the key.
+OVERHEAD = 32 + 16 + KEY_BYTES
+_INFO, _INFO_WITHOUT_KEY = b"hubbub sealed report v2", b"hubbub sealed report v1"
 
 
 def seal(report: bytes, public_key: bytes, task: Task, period: str = "once") -> bytes:
@@ -46,9 +59,23 @@ def seal(report: bytes, public_key: bytes, task: Task, period: str = "once") -> 
     curve = optional("cryptography.hazmat.primitives.asymmetric.x25519", "seal")
     try:
         key = curve.X25519PublicKey.from_public_bytes(public_key)
-        return label + suite().encrypt(report, key, info=binding(task, label))
+        name = key_id(public_key)
+        return label + suite().encrypt(report, key, info=binding(task, label, name)) + name
     except ValueError:  # not 32 bytes, or a point that every private key maps to the same secret
         raise Refused("This is not a collector's public key; ask the collector for it again.") from None
+
+
+def key_id(public_key: bytes) -> bytes:
+    """The public name of a public key: the same for everybody who seals for it."""
+    return hashlib.blake2b(public_key, digest_size=KEY_BYTES, person=b"hubbub key id").digest()
+
+
+def naming_no_key(task: Task, items: bytes) -> bytes:
+    """Items that were sealed before items named their key, one after another, in today's form."""
+    width = sealed_width(task) - KEY_BYTES
+    if len(items) % width:
+        raise Refused(f"{len(items)} bytes are not a whole number of sealed reports of {width} bytes.")
+    return b"".join(items[start : start + width] + NO_KEY for start in range(0, len(items), width))
 
 
 def sealed_width(task: Task) -> int:
@@ -61,9 +88,11 @@ def label_width(task: Task) -> int:
     return LABEL_BYTES[task.period]
 
 
-def binding(task: Task, label: bytes = b"") -> bytes:
-    """What ties an item to its purpose, its task and its period."""
-    return _INFO + task.digest + label
+def binding(task: Task, label: bytes, key: bytes) -> bytes:
+    """What ties an item to its purpose, its task, its period and its key."""
+    if key == NO_KEY:
+        return _INFO_WITHOUT_KEY + task.digest + label
+    return _INFO + task.digest + label + key
 
 
 def suite() -> Suite:

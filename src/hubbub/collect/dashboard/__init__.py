@@ -30,15 +30,15 @@ Asked = Annotated[list[str] | None, Query(max_length=20)]
 
 def _reader(request: Request) -> None:
     """Whoever may not read estimates is sent to the login page."""
-    if not allows(request.app.state.service.role_of(request), "analyst"):
+    if not allows(request.app.state.service.grant_of(request), "analyst"):
         raise Problem(303, "log in", "Log in to see this page.", {"Location": "/login"})
 
 
 def _same_origin(request: Request) -> None:
-    """Refuse forms that another site has made a browser send."""
+    """Refuse forms that another site has made a browser send, unless the settings name it."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "")
     same = site == "same-origin" if site else urlsplit(origin).netloc == request.headers.get("host")
-    if not same:
+    if not same and origin not in request.app.state.settings.origins:
         raise Problem(403, "not from here", "Use the form on this site's own page.")
 
 
@@ -46,7 +46,7 @@ def _same_origin(request: Request) -> None:
 def tasks(request: Request) -> HTMLResponse:
     """All tasks."""
     service = request.app.state.service
-    return HTMLResponse(render("tasks.html", tasks=service.overviews()))
+    return HTMLResponse(render("tasks.html", tasks=service.overviews(service.grant_of(request))))
 
 
 @router.get("/tasks/{digest}", dependencies=[Depends(_reader)])
@@ -55,11 +55,11 @@ def task(
 ) -> HTMLResponse:
     """One task; with `part`, only what changes while the page is open."""
     service = request.app.state.service
-    found = service.by_digest.get(digest)
-    if found is None:
+    found, grant = service.by_digest.get(digest), service.grant_of(request)
+    if found is None or grant is None or not grant.covers(digest):
         return HTMLResponse(render("missing.html"), 404)
     shown = task_view(service, found, [text for text in key or [] if text], quantity)
-    shown["admin"] = allows(service.role_of(request))
+    shown["admin"] = allows(grant)
     return HTMLResponse(render("live.html" if part else "task.html", **shown))
 
 
@@ -79,7 +79,7 @@ async def login(request: Request) -> Response:
             raise Problem(413, "too large", "A login form has one short field.")
     given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
     tokens = request.app.state.service.tokens
-    reads = allows(tokens.role_of(given), "analyst")
+    reads = allows(tokens.grant_of(given), "analyst")
     secret = await run_in_threadpool(tokens.login, given) if reads else None
     if secret is None:
         return HTMLResponse(render("login.html", wrong=True), 401)
