@@ -77,7 +77,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged(
         said = succeed("store", "backup", target, "--store", store_url)
         for sender in senders:
             sender.join()
-        token = collector.token
+        token, sealing = collector.token, collector.service.keys.public
     assert 60 <= len(before) < 240
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert said["problems"] == []
@@ -86,6 +86,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged(
         assert succeed("store", "restore", target, "--store", url)["tasks"] == said["tasks"]
         with collecting(url) as again:
             assert again.get(again.path, token).status == 200  # tokens are restored, too
+            assert again.service.keys.public == sealing
             kept = {name: payload for name, _, payload in again.service.store.kept(NAME)}
             assert {name_of(name).hex() for name in before} <= kept.keys()
             for name, reports in parts.items():

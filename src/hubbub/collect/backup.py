@@ -24,10 +24,10 @@ from hubbub.collect.database import (
     ids,
     log,
     meta,
-    open_engine,
     rejects,
     segments,
     states,
+    store_address,
     tasks,
 )
 from hubbub.collect.integrity import damaged_pages
@@ -68,11 +68,10 @@ def restore(source: Path, url: str) -> dict[str, Any]:
     found = check(f"sqlite:///{source}")
     if found.problems:
         raise Refused(f"{source} is not sound: {found.problems[0]}")
-    engine = open_engine(url, create=True)
-    embedded, place = engine.dialect.name == "sqlite", Path(engine.url.database or "")
-    engine.dispose()
+    address = store_address(url)
     with _sentences():
-        if embedded:
+        if address.get_backend_name() == "sqlite":
+            place = Path(address.database or "")
             with _fresh_file(place):
                 _copy_file(source, place)
                 _give_generation(url)

@@ -35,8 +35,8 @@ rejects = table("rejects", {"task": _TEXT, "reason": _TEXT}, count=_BIG)
 meta = table("meta", {"name": _TEXT}, value=_BYTES)
 
 
-def open_engine(url: str, create: bool) -> sql.Engine:
-    """An engine with the settings on which the promises rest."""
+def store_address(url: str) -> sql.URL:
+    """The parts of a store's name, or `Refused`."""
     try:
         parsed = sql.make_url(url)
     except sql.exc.ArgumentError:
@@ -48,7 +48,13 @@ def open_engine(url: str, create: bool) -> sql.Engine:
         or (backend == "sqlite" and not parsed.database)
     ):
         raise Refused("A store is named sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
-    if backend == "postgresql":
+    return parsed
+
+
+def open_engine(url: str, create: bool) -> sql.Engine:
+    """An engine with the settings on which the promises rest."""
+    parsed = store_address(url)
+    if parsed.get_backend_name() == "postgresql":
         optional("psycopg", "postgresql")
         waits = {"connect_timeout": 5, "options": "-c lock_timeout=5000 -c statement_timeout=60000"}
         return sql.create_engine(

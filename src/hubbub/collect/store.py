@@ -121,15 +121,14 @@ class Store(Database):
     def _tasks(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
         """Number and watermark of tasks; nobody moves a watermark until this transaction ends."""
         generation = "(SELECT value FROM meta WHERE name = 'generation')"
-        query = f"SELECT digest, id, watermark, {generation} FROM tasks"
-        query += f" WHERE digest IN ({places(len(wanted))}) ORDER BY id"
-        lock = "" if self.embedded else " FOR SHARE OF tasks"
-        rows = self.ask(connection, query + lock, tuple(wanted)).all()
+        query = f"SELECT digest, id, watermark, {generation} FROM tasks WHERE digest IN ({places(len(wanted))})"
+        query += " ORDER BY id" + ("" if self.embedded else " FOR SHARE OF tasks")
+        rows = self.ask(connection, query, tuple(wanted)).all()
         if len(rows) < len(wanted):
             missing = wanted - {row[0] for row in rows}
             fresh = [{"digest": digest, "watermark": 0, "purged": 0} for digest in sorted(missing)]
             connection.execute(self.insert(tasks).on_conflict_do_nothing(), fresh)
-            rows = self.ask(connection, query + lock, tuple(wanted)).all()
+            rows = self.ask(connection, query, tuple(wanted)).all()
         for row in rows:
             self.compare_generation(row[3])
         return {digest: (number, mark) for digest, number, mark, _ in rows}
