@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from helpers import (
     succeed,
     write_csv,
 )
+from hubbub.model.mechanism import Goal
+from hubbub.plan.ranking import rank
 
 SETS = ["--user", "u", "--key", "k", "--epsilon", 4, "--max-entries", 2]
 VALUES = [*SETS, "--value", "v", "--range", "1:5"]
@@ -140,6 +143,75 @@ def test_the_text_for_people_has_the_promise_and_the_note(csv_table: Path) -> No
     assert "a" in text
 
 
+@pytest.fixture
+def hopeless(tmp_path: Path) -> Path:
+    """3000 users with a key each that nobody else has."""
+    return write_csv(tmp_path / "own.csv", [("u", "k"), *((f"user{i}", f"key{i}") for i in range(3000))])
+
+
+def test_a_run_where_nothing_can_be_learned_says_so_first(
+    hopeless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First in the text, in JSON and in files; no row of noise is listed, and the planner says what would help."""
+    seeded_coins(monkeypatch)
+    options = [hopeless, *SETS[:4], "--epsilon", 0.5, "--max-entries", 2]
+    text = run_cli("run", *options, "-o", tmp_path / "o.csv").stdout
+    first, second = text.splitlines()[:2]
+    assert first.startswith(
+        "Nothing stands out: none of 3,000 keys can be told from noise. With 3,000 reports, "
+    )
+    assert second.startswith("By the plan, a share of 0.1 takes about ")
+    assert "epsilon" in second
+    assert "key1" not in text
+    assert first in (tmp_path / "o.csv").read_text().splitlines()[1]
+    said = succeed("run", *options)
+    assert next(iter(said)) == "warnings"
+    assert [words.split()[0] for words in said["warnings"]] == ["Nothing", "By"]
+    assert all(row["flagged"] for row in said["estimates"])
+    assert said["findings"]["count"] == 0
+
+
+def test_the_plan_for_what_would_have_stood_out_keeps_its_word(
+    hopeless: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the epsilon that is named, the named share is what the planner calls detectable."""
+    seeded_coins(monkeypatch)
+    options = [hopeless, *SETS[:4], "--epsilon", 0.5, "--max-entries", 2]
+    words = succeed("run", *options)["warnings"][1]
+    named = re.search(
+        r"a share of ([\d.]+) takes about ([\d,]+) people at epsilon 0.5, or epsilon ([\d.]+)", words
+    )
+    assert named is not None
+    share, people, epsilon = (float(part.replace(",", "")) for part in named.groups())
+    goal = Goal("frequency", epsilon, 2, users=3000, keys=3000)
+    assert rank(goal)[0].detectable == pytest.approx(share, rel=0.03)
+    goal = Goal("frequency", 0.5, 2, users=round(people), keys=3000)
+    assert rank(goal)[0].detectable == pytest.approx(share, rel=0.03)
+
+
+def test_keys_in_the_noise_are_marked_among_all_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody has one key; of 400 others that hardly anybody has, the luckiest are shown and marked."""
+    seeded_coins(monkeypatch)
+    rows = [(i, key) for i in range(3000) for key in ("all", f"rare{i % 400}")]
+    table = write_csv(tmp_path / "t.csv", [("u", "k"), *rows])
+    text = run_cli("run", table, *SETS).stdout
+    assert text.count("in the noise") == 19
+    assert "1 of 401 keys stands out from the noise" in " ".join(text.split())
+    assert text.startswith("task ")
+    steps = [table, tmp_path / "t.toml", "--user", "u", "--key", "k"]
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(["all", *(f"rare{i}" for i in range(400))]))
+    succeed("task", "new", "--name", "t", "--vocabulary", names, *SETS[4:], "-o", tmp_path / "t.toml")
+    succeed("privatize", *steps, "-o", tmp_path / "r.bin")
+    succeed("aggregate", tmp_path / "r.bin", "-o", tmp_path / "s.bin")
+    said = succeed("estimate", tmp_path / "s.bin")
+    assert said["findings"]["count"] == 1
+    assert sum(row["flagged"] for row in said["estimates"]) == 19
+    text = run_cli("estimate", tmp_path / "s.bin", "--keys", "rare1").stdout
+    assert text.startswith("Nothing stands out: the one key that was asked for cannot be told from noise.")
+    assert "in the noise" in text
+
+
 def test_untidy_records_are_counted(tmp_path: Path) -> None:
     rows = [("u", "k", "v"), (1, "a", 9), (1, "a", 0), (2, "a", 2), (2, "b", 2), (2, "c", 2)]
     table = write_csv(tmp_path / "t.csv", rows)
@@ -165,7 +237,9 @@ def test_the_installed_command(csv_table: Path, tmp_path: Path) -> None:
     done = real_command("run", csv_table, *SETS, "-o", path, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert strict_json(done.stdout)["reports"] == 3000
-    assert path.read_text().startswith("key,value,error,low,high,flagged\n")
+    assert path.read_text().startswith(
+        "key,value,error,low,high,flagged,quantity,level,epsilon,reports,note\n"
+    )
 
 
 def test_the_installed_command_refuses(csv_table: Path, tmp_path: Path) -> None:

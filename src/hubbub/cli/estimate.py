@@ -38,7 +38,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Estimates with error bars from a state file."""
-    from hubbub.cli._show import show_estimate
+    from hubbub.cli._show import show_estimate, warnings_of
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.protocol.files import load_state
     from hubbub.server.estimates import estimate
@@ -50,5 +50,12 @@ def command(
     result = estimate(task, loaded, keys, quantity, interval, simultaneous, refine)
     if output is not None:
         result.save(output)
-    data = {**result.about(), "estimates": result.top(top).rows(), "file": str(output) if output else None}
-    say(as_json, data, lambda: show_estimate(result, top))
+    said = warnings_of(task, result)
+
+    def show() -> None:
+        for warning in said:
+            click.echo(warning)
+        show_estimate(result, top)
+
+    shown = {"estimates": result.top(top).rows(), "file": str(output) if output else None}
+    say(as_json, {**result.about(), "warnings": said, **shown}, show)

@@ -42,7 +42,7 @@ def command(
     Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
     --vocabulary the keys that occur in the table are taken as publicly known.
     """
-    from hubbub.cli._show import describe_task, show_estimate, task_facts
+    from hubbub.cli._show import describe_task, show_estimate, task_facts, warnings_of
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
@@ -66,8 +66,11 @@ def command(
     if output is not None:
         result.save(output)
     summary = tidied + sampled
+    said = warnings_of(task, result)
 
     def show() -> None:
+        for warning in said:
+            click.echo(warning)
         click.echo(describe_task(task, promise=False))
         click.echo(f"input      {summary.words()}")
         if vocabulary is None:
@@ -78,8 +81,9 @@ def command(
             click.echo(f"All {len(result):,} rows written to {output}")
 
     data = {
-        **task_facts(task),
         **result.about(),
+        "warnings": said,
+        **task_facts(task),
         "summary": summary.as_dict(),
         "estimates": result.top(top).rows(),
         "file": str(output) if output else None,

@@ -60,7 +60,7 @@ def command(
     known = np.isfinite(truth)
     inside = (found.low <= truth) & (truth <= found.high)
     coverage = float(inside[known].mean())
-    errors = (found.value - truth)[known & ~found.flagged]
+    errors = (found.value - truth)[known & np.isfinite(found.error)]
     rms = float(np.sqrt(np.mean(errors**2))) if len(errors) else None
     if output is not None:
         found.save(output)
