@@ -251,7 +251,7 @@ def test_a_key_that_nobody_has_gets_no_conditional_mean(make_task: Any) -> None:
     found = estimate(task, state, [0, 5], level=1 - 1e-6)
     assert found.flagged.tolist() == [False, True]
     assert (found.low[1], found.high[1], found.value[1]) == (1.0, 5.0, 3.0)
-    assert "cannot be told from 0" in found.notes[0]
+    assert any("cannot be told from 0" in note for note in found.notes)
     assert found.rows()[1]["error"] is None
     assert 1.0 < found.low[0] < 4.0 < found.high[0] <= 5.0
 
@@ -329,7 +329,7 @@ def test_csv(made: Estimate, tmp_path: Path) -> None:
         header, *rows = csv.reader(file)
     assert tuple(header) == COLUMNS + ABOUT_COLUMNS
     for row, right in zip(rows, expected_rows(made), strict=True):
-        assert row[6:] == ["conditional", "0.95", "1.0", "1234", ""]
+        assert row[6:] == ["conditional", "0.95", "1.0", "1234", "", ""]
         assert row[0] == right[0]
         assert [float(cell) if cell else None for cell in row[1:5]] == list(right[1:5])
         assert row[5] == str(right[5])
@@ -371,4 +371,4 @@ def test_printing_shows_the_top_and_the_promise(counted: Any, make_task: Any) ->
     assert "for all keys together" in many
     assert "1 of 64 keys stands out" in many
     assert many.count("in the noise") == 19
-    assert len(many.splitlines()) == 24
+    assert len(many.splitlines()) == 25

@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 
 from hubbub.device.client import encode_record
-from hubbub.model.record import Record, sample_down
+from hubbub.model.record import Record
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 
@@ -111,9 +111,7 @@ def law_of(task: Task, record: Record, seed: int) -> Law:
     first = 1 if mechanism.seeds_per_report == 1 else 0
 
     def run(coins: Enumeration) -> Hashable:
-        kept = entries
-        if mechanism.limits_entries:
-            kept, _ = sample_down(entries, mechanism.max_entries, coins)  # type: ignore[arg-type]
+        kept, _ = task.shortened(entries, coins)  # type: ignore[arg-type]
         report = mechanism.randomize(task.keys, kept, seeds, coins)  # type: ignore[arg-type]
         return tuple(int(number) for number in report[0, first:])
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.model.record import Entries, Record, Summary, plain_record, sample_down
+from hubbub.model.record import Entries, Record, Summary, plain_record
 from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
 from hubbub.protocol.task import Task
 
@@ -75,9 +75,8 @@ def privatize(
     step = max(1, min(CHUNK, _MOST_NUMBERS // len(layout.fields)))
     for start in range(0, len(entries), step):
         part = entries.slice(start, min(start + step, len(entries)))
-        if task.mechanism.limits_entries:
-            part, sampled = sample_down(part, task.mechanism.max_entries, coins)
-            summary += sampled
+        part, sampled = task.shortened(part, coins)
+        summary += sampled
         drawn = seeds.draw(layout.fields[0].bits, len(part) * task.mechanism.seeds_per_report)
         packed[start : start + len(part)] = layout.pack(
             task.mechanism.randomize(task.keys, part, drawn, coins)

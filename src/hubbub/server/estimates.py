@@ -18,6 +18,13 @@ from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.server.findings import Findings, floor_for, side_of, stands_out, strength, width_for
+from hubbub.server.truncation import (
+    Truncation,
+    corrected,
+    corrected_words,
+    truncation_in_reports,
+    unknown_words,
+)
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
 #: What a CSV file says of itself in every row, having no other place; `note` has the warnings, in the first row only.
-ABOUT_COLUMNS = ("quantity", "level", "epsilon", "reports", "note")
+ABOUT_COLUMNS = ("quantity", "level", "epsilon", "reports", "dropped", "note")
 MEANINGS = {
     "frequency": "share of users who have the key",
     "mean": "mean value over all users, 0 for those without the key",
@@ -57,6 +64,7 @@ class Estimate:
     flagged: Bools
     notes: tuple[str, ...]
     findings: Findings
+    truncation: Truncation | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -82,9 +90,12 @@ class Estimate:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What has to be known before any number is read."""
-        found = self.findings
-        nothing = found.candidates > 0 and found.count == 0
-        return (found.words(self.quantity, self.reports),) if nothing else ()
+        found, said = self.findings, []
+        if found.candidates > 0 and found.count == 0:
+            said.append(found.words(self.quantity, self.reports))
+        if self.truncation is not None and self.truncation.alarming:
+            said.append(self.truncation.words())
+        return tuple(said)
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per key."""
@@ -105,6 +116,7 @@ class Estimate:
             "reports": self.reports,
             "guarantee": self.guarantee.as_dict(),
             "findings": self.findings.as_dict(),
+            "truncation": None if self.truncation is None else self.truncation.as_dict(),
             "notes": list(self.notes),
         }
 
@@ -127,7 +139,8 @@ class Estimate:
             text = io.StringIO()
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(COLUMNS + ABOUT_COLUMNS)
-            same = (self.quantity, self.level, self.guarantee.epsilon, self.reports)
+            dropped = "" if self.truncation is None else self.truncation.share
+            same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
             warnings = (" ".join(self.warnings) if place == 0 else "" for place in range(len(self)))
             writer.writerows((*row.values(), *same, w) for row, w in zip(self.rows(), warnings, strict=True))
             write_atomic(path, text.getvalue().encode())
@@ -174,12 +187,19 @@ def estimate(
     level: float = 0.95,
     simultaneous: bool = False,
     refine: Refinement | None = None,
+    *,
+    truncation: Truncation | None = None,
+    correct: bool = False,
 ) -> Estimate:
     """Estimates for the asked keys, or for every key of a closed vocabulary.
 
     Intervals are normal ones; simultaneous intervals hold for all asked keys together (Bonferroni). `refine` asks for
     a biased refinement, see `hubbub.server.recovery.refine`; left out, the mechanism says (none but for those that
     make fewer measurements than there are keys).
+
+    `truncation` is what is known from elsewhere about records that were sampled down; left out, it is what the
+    reports say (`count_lengths`). With those, `correct` asks for estimates of records before sampling down, see
+    `hubbub.server.truncation`.
     """
     if not 0 < level < 1:
         raise Refused(f"The interval level must be between 0 and 1, not {level:g}.")
@@ -224,6 +244,17 @@ def estimate(
         notes += better.notes
         flagged = strength(value, error, side) <= apart
         floor = apart * float(np.median(error)) if len(error) else floor
+    counted = truncation_in_reports(task, state)
+    if correct and counted is None:
+        raise Refused(
+            "Lengths were not counted: only estimates of a task with count_lengths can be corrected."
+        )
+    if correct and counted is not None and quantity != "conditional":
+        value, error, low, high = corrected((value, error, low, high), counted, width)
+        floor /= 1 - counted.lost
+        notes.append(corrected_words(counted))
+    truncation = truncation or counted
+    notes += _truncation_notes(task, truncation)
     if quantity == "sum":
         value, error, low, high = (state.count * column for column in (value, error, low, high))
         floor *= state.count
@@ -249,7 +280,18 @@ def estimate(
         flagged,
         tuple(notes),
         Findings(len(names), int((~flagged).sum()), floor),
+        truncation,
     )
+
+
+def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
+    """What is said about records that were sampled down; what is alarming is a warning already."""
+    limit = task.mechanism.max_entries
+    if not task.mechanism.limits_entries or (task.keys.kind == "closed" and task.keys.count <= limit):
+        return []
+    if truncation is None:
+        return [unknown_words(limit)]
+    return [truncation.words()] if truncation.share > 0 and not truncation.alarming else []
 
 
 def _quantity(
