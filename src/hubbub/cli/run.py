@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
-from hubbub.cli._tasks import build_task, default_quantity, task_options
+from hubbub.cli._tasks import build_task, quantity_for, task_options
 
 
 @click.command()
@@ -59,10 +59,9 @@ def command(
         packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
     with progress("aggregating", len(packed), as_json) as advance:
         state = aggregate(task, packed, progress=advance)
-    quantity: Any = options["quantity"] or default_quantity(
-        value is not None, task.low, task.high, options["unit"]
+    result = estimate(
+        task, state, None, quantity_for(task, options, value is not None), interval, simultaneous
     )
-    result = estimate(task, state, None, quantity, interval, simultaneous)
     if output is not None:
         result.save(output)
     summary = tidied + sampled
