@@ -156,17 +156,16 @@ def test_a_run_where_nothing_can_be_learned_says_so_first(
     seeded_coins(monkeypatch)
     options = [hopeless, *SETS[:4], "--epsilon", 0.5, "--max-entries", 2]
     text = run_cli("run", *options, "-o", tmp_path / "o.csv").stdout
-    first, second = text.splitlines()[:2]
+    first = text.splitlines()[0]
     assert first.startswith(
         "Nothing stands out: none of 3,000 keys can be told from noise. With 3,000 reports, "
     )
-    assert second.startswith("By the plan, a share of 0.1 takes about ")
-    assert "epsilon" in second
+    assert "By the plan, a share of 0.1 takes about " in first
     assert "key1" not in text
     assert first in (tmp_path / "o.csv").read_text().splitlines()[1]
     said = succeed("run", *options)
     assert next(iter(said)) == "warnings"
-    assert [words.split()[0] for words in said["warnings"]] == ["Nothing", "By"]
+    assert [words.split()[0] for words in said["warnings"]] == ["Nothing"]
     assert all(row["flagged"] for row in said["estimates"])
     assert said["findings"]["count"] == 0
 
@@ -177,7 +176,7 @@ def test_the_plan_for_what_would_have_stood_out_keeps_its_word(
     """With the epsilon that is named, the named share is what the planner calls detectable."""
     seeded_coins(monkeypatch)
     options = [hopeless, *SETS[:4], "--epsilon", 0.5, "--max-entries", 2]
-    words = succeed("run", *options)["warnings"][1]
+    words = succeed("run", *options)["warnings"][0]
     named = re.search(
         r"a share of ([\d.]+) takes about ([\d,]+) people at epsilon 0.5, or epsilon ([\d.]+)", words
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -13,14 +14,10 @@ if TYPE_CHECKING:
     from hubbub.server.estimates import Estimate
 
 
-def warnings_of(task: Task, estimate: Estimate) -> list[str]:
-    """What has to be read before any number, with what the planner says about it."""
-    from hubbub.cli._outlook import outlook
-
-    said = list(estimate.warnings)
-    if estimate.findings.candidates and not estimate.findings.count:
-        said += filter(None, [outlook(task, estimate)])
-    return said
+def show_warnings(estimate: Estimate) -> None:
+    """What has to be read before any number."""
+    for warning in estimate.warnings:
+        click.echo(warning)
 
 
 def show_estimate(estimate: Estimate, top: int) -> None:

@@ -47,6 +47,11 @@ _OPTIONS = [
         "--users", type=click.IntRange(1), default=100_000, show_default=True, help="Expected users."
     ),
     click.option(
+        "--count-lengths",
+        is_flag=True,
+        help="Have reports count, privately, how much is lost to --max-entries (takes one entry of long records).",
+    ),
+    click.option(
         "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other mechanism parameter."
     ),
 ]
@@ -85,6 +90,8 @@ def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[
     from hubbub.plan.ranking import choose, suits, without_sum
     from hubbub.protocol.task import Task
 
+    if options["count_lengths"]:
+        keys = {**keys, "count_lengths": True}
     low, high = parse_range(options["value_range"], has_values)
     named = None if options["mechanism"] == "auto" else options["mechanism"]
     known = mechanism_fields(named) if named else set()
@@ -134,8 +141,11 @@ def goal_of(options: dict[str, Any], keys: dict[str, Any], has_values: bool) -> 
 
 
 def count_of(keys: dict[str, Any]) -> int:
-    """How many keys a closed vocabulary has; 0 for an open one."""
-    return keys.get("size") or len(keys.get("vocabulary") or ())
+    """How many keys a closed vocabulary has, with those that count lengths; 0 for an open one."""
+    from hubbub.model.keys import LENGTH_KEYS
+
+    listed = keys.get("size") or len(keys.get("vocabulary") or ())
+    return listed + len(LENGTH_KEYS) if listed and keys.get("count_lengths") else listed
 
 
 def scaled_distance(distance: float | None, low: float, high: float, has_values: bool) -> float | None:

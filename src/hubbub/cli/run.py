@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from hubbub.cli._tasks import build_task, quantity_for, task_options
 @task_options
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all keys together.")
+@click.option(
+    "--correct", is_flag=True, help="Correct for entries that were dropped (needs --count-lengths)."
+)
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
@@ -32,6 +36,7 @@ def command(
     vocabulary: Path | None,
     interval: float,
     simultaneous: bool,
+    correct: bool,
     top: int,
     output: Path | None,
     as_json: bool,
@@ -42,14 +47,21 @@ def command(
     Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
     --vocabulary the keys that occur in the table are taken as publicly known.
     """
-    from hubbub.cli._show import describe_task, show_estimate, task_facts, warnings_of
+    import numpy as np
+
+    from hubbub.cli._show import describe_task, show_estimate, show_warnings, task_facts
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
+    from hubbub.plan.advice import advised
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
+    from hubbub.primitives.errors import Refused
     from hubbub.server.estimates import estimate
     from hubbub.server.fold import aggregate
+    from hubbub.server.truncation import truncation_of_table
     from hubbub.tables.records import encode_table, read_table
 
+    if correct and not options["count_lengths"]:
+        raise Refused("--correct needs the private count of lengths: give --count-lengths, too.")
     rows = read_table(table, user, key, value)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys
     options["users"] = max(rows.users, 1)
@@ -59,17 +71,16 @@ def command(
         packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
     with progress("aggregating", len(packed), as_json) as advance:
         state = aggregate(task, packed, progress=advance)
-    result = estimate(
-        task, state, None, quantity_for(task, options, value is not None), interval, simultaneous
-    )
+    quantity, lengths = quantity_for(task, options, value is not None), np.diff(entries.offsets)
+    known = truncation_of_table(task, lengths)
+    result = estimate(task, state, None, quantity, interval, simultaneous, truncation=known, correct=correct)
+    result = advised(task, result, dict(Counter(lengths.tolist())))
     if output is not None:
         result.save(output)
     summary = tidied + sampled
-    said = warnings_of(task, result)
 
     def show() -> None:
-        for warning in said:
-            click.echo(warning)
+        show_warnings(result)
         click.echo(describe_task(task, promise=False))
         click.echo(f"input      {summary.words()}")
         if vocabulary is None:
@@ -81,7 +92,6 @@ def command(
 
     data = {
         **result.about(),
-        "warnings": said,
         **task_facts(task),
         "summary": summary.as_dict(),
         "estimates": result.top(top).rows(),

@@ -90,9 +90,9 @@ class Estimate:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What has to be known before any number is read."""
-        found, said = self.findings, []
-        if found.candidates > 0 and found.count == 0:
-            said.append(found.words(self.quantity, self.reports))
+        said = []
+        if self.findings.nothing:
+            said.append(self.findings.words(self.quantity, self.reports))
         if self.truncation is not None and self.truncation.alarming:
             said.append(self.truncation.words())
         return tuple(said)

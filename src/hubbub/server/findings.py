@@ -31,15 +31,21 @@ class Findings:
     """How many keys were estimated together, how many of them stand out, and what would have.
 
     `floor` is the smallest true value that stands out every other time (of a conditional mean: the smallest share that
-    does), infinite where not even a key that everybody has would.
+    does), infinite where not even a key that everybody has would. `advice` is what a planner adds where nothing does.
     """
 
     candidates: int
     count: int
     floor: float
+    advice: str = ""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether keys were looked at and none stands out."""
+        return self.candidates > 0 and self.count == 0
 
     def words(self, quantity: Quantity, reports: int) -> str:
-        """One or two sentences; where nothing stands out, that comes first."""
+        """A few sentences; where nothing stands out, that comes first."""
         what = "a share" if quantity == "conditional" else _WHAT[quantity]
         would = f"{what} of about {self.floor:.3g} or more"
         if quantity == "mean":
@@ -59,7 +65,9 @@ class Findings:
             if self.candidates == 1
             else f"none of {_keys(self.candidates)} can"
         )
-        return f"Nothing stands out: {none} be told from noise. {outlook}"
+        return " ".join(
+            filter(None, [f"Nothing stands out: {none} be told from noise. {outlook}", self.advice])
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; JSON has no infinity."""

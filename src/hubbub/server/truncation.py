@@ -70,12 +70,11 @@ class Truncation:
                 f"comes out {_percent(self.lost)} ± {_percent(self.lost_error)} too low, one that long records hold "
                 "more often even lower. (Counted privately, in the reports.)"
             )
-        advice = (
-            f" With max_entries = {self.suggested:,} the error would be least, by the plan."
-            if self.suggested
-            else ""
-        )
-        return text + advice
+        if self.suggested is None:
+            return text
+        kept = "By the plan, this max_entries is the right one all the same"
+        other = f"By the plan, max_entries = {self.suggested:,} would have the least error"
+        return f"{text} {kept if self.suggested == self.limit else other}."
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
