@@ -19,6 +19,7 @@ import numpy as np
 from hubbub.checks.exact import Law, law_of, small_records, worst_ratio
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import LENGTH_KEYS
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds, _Sampler
@@ -46,9 +47,9 @@ def examples(kind: type[Mechanism] | None = None) -> Iterator[Mechanism]:
                         )
 
 
-def task_for(mechanism: Mechanism, size: int = 4, salt: str = "5a" * 16) -> Task:
+def task_for(mechanism: Mechanism, size: int = 4, salt: str = "5a" * 16, count_lengths: bool = False) -> Task:
     """A task over a small closed vocabulary."""
-    keys = {"kind": "closed", "size": size, "salt": salt}
+    keys = {"kind": "closed", "size": size, "salt": salt, "count_lengths": count_lengths}
     return Task.parse({"name": "conformance", "keys": keys, "mechanism": mechanism})
 
 
@@ -92,7 +93,11 @@ def small_task(task: Task, keys: int) -> Task:
     mechanism = task.mechanism
     limit = min(mechanism.max_entries, 2)
     shrunk = mechanism.model_dump(exclude=set(mechanism.chosen)) | {"max_entries": limit}
-    return task_for(type(mechanism)(**shrunk).miniature(), keys)
+    small = type(mechanism)(**shrunk).miniature()
+    if task.keys.count_lengths and "size" in type(small).model_fields:
+        room = {"size": keys + len(LENGTH_KEYS)}
+        small = type(small)(**small.model_dump(exclude=set(small.chosen)) | room)
+    return task_for(small, keys, count_lengths=task.keys.count_lengths)
 
 
 def check_privacy(mechanism: Mechanism, seeds: Sequence[int] = (0, 1), keys: int = 3) -> None:

@@ -68,9 +68,9 @@ def outlook(task: Task, estimate: Estimate) -> str:
     except Refused:
         return ""
     try:
-        other = f"or epsilon {epsilon_for(goal, error, largest):.3g} with {estimate.reports:,}"
+        other = f"or epsilon {epsilon_for(goal, error, largest):.3g} with as many as now"
     except Refused:
-        other = f"and with {estimate.reports:,} no epsilon up to 8 would do"
+        other = "and with as many as now no epsilon up to 8 would do"
     what, at = "share" if share else "mean", f"at epsilon {goal.epsilon:g}"
     return f"By the plan, a {what} of {wanted:g} takes about {_rounded(people):,} people {at}, {other}."
 
