@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -22,6 +23,7 @@ from hubbub.model.record import GRID, Entries, Summary
 from hubbub.protocol import task as task_module
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
+from hubbub.server.findings import width_for
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -339,7 +341,7 @@ def test_corrected_intervals_hold_the_whole_truth() -> None:
     95% within 5 standard deviations (false alarms below 1e-6). Uncorrected intervals, and corrected ones that do not
     count how uncertain the correction is, are rejected.
     """
-    task = counting(make_mechanism("collision", epsilon=1.0, max_entries=3))
+    task = counting(make_mechanism("collision", epsilon=1.0, max_entries=3), bits=10)
     rng = np.random.default_rng(5)
     lengths = [8 if i % 5 < 2 else 2 for i in range(4000)]
     entries = crowd([[0, *(1 + rng.permutation(19))[: length - 1].tolist()] for length in lengths])
@@ -347,14 +349,16 @@ def test_corrected_intervals_hold_the_whole_truth() -> None:
     hits = Counter()
     for run in range(240):
         state = simulate(task, entries, seed=7000 + 31 * run).state
-        plain, fixed = (estimate(task, state, ["0"], correct=way) for way in (False, True))
+        plain = estimate(task, state, ["0"])
         assert plain.truncation is not None
-        sure = Truncation(3, "reports", 0.4, 0.0, plain.truncation.lost, 0.0)
-        columns = (plain.value, plain.error, plain.low, plain.high)
-        _, _, low, high = corrected(columns, sure, 1.96)
+        columns, sure = (
+            (plain.value, plain.error, plain.low, plain.high),
+            replace(plain.truncation, lost_error=0.0),
+        )
+        for name, lost in (("fixed", plain.truncation), ("sure", sure)):
+            _, _, low, high = corrected(columns, lost, width_for(0.95))
+            hits[name] += bool(low[0] <= truth <= high[0])
         hits["plain"] += bool(plain.low[0] <= truth <= plain.high[0])
-        hits["fixed"] += bool(fixed.low[0] <= truth <= fixed.high[0])
-        hits["sure"] += bool(low[0] <= truth <= high[0])
     slack = 5 * math.sqrt(0.95 * 0.05 / 240)
     assert abs(hits["fixed"] / 240 - 0.95) < slack
     assert hits["plain"] / 240 < 0.95 - slack
