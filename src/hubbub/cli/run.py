@@ -46,22 +46,24 @@ def command(
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
-    from hubbub.server.estimates import estimate
+    from hubbub.server.estimates import estimate, offered_quantity
     from hubbub.server.fold import aggregate
     from hubbub.tables.records import encode_table, read_table
 
+    if options["mechanism"] != "auto":
+        # What could not be estimated of two keys is refused before anything is read.
+        build_task(table.stem, {"kind": "closed", "size": 2}, value is not None, options)
     rows = read_table(table, user, key, value)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys
     options["users"] = max(rows.users, 1)
     task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
+    quantity = offered_quantity(task, quantity_for(task, options, value is not None))
     entries, tidied = encode_table(task, rows)
     with progress("privatizing", len(entries), as_json) as advance:
         packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
     with progress("aggregating", len(packed), as_json) as advance:
         state = aggregate(task, packed, progress=advance)
-    result = estimate(
-        task, state, None, quantity_for(task, options, value is not None), interval, simultaneous
-    )
+    result = estimate(task, state, None, quantity, interval, simultaneous)
     if output is not None:
         result.save(output)
     summary = tidied + sampled

@@ -45,11 +45,12 @@ def command(
     import numpy as np
 
     from hubbub.protocol.task import Task
-    from hubbub.server.estimates import estimate
+    from hubbub.server.estimates import estimate, offered_quantity
     from hubbub.simulation.rehearsal import simulate, true_values
     from hubbub.tables.records import encode_table, read_table
 
     loaded = Task.load(task)
+    quantity = offered_quantity(loaded, quantity)
     table = read_table(like, user, key, value)
     entries, tidied = encode_table(loaded, table)
     with progress("simulating", 2 * len(entries), as_json) as advance:
