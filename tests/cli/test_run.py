@@ -91,6 +91,32 @@ def test_values(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(said["estimates"], {"a": 4.0, "b": 2 / 3}, within=0.22)
 
 
+@pytest.mark.parametrize("quantity", [None, "mean", "conditional", "frequency", "sum"])
+def test_a_named_mechanism_is_the_planned_one(csv_table: Path, quantity: str | None) -> None:
+    """Named, sketch response has the mode and the parameters with which it is planned, and is estimated from."""
+    asked = ["--estimate", quantity] if quantity else []
+    said = succeed("run", csv_table, *VALUES, *asked, "--mechanism", "sketch_response", "--best")
+    users, keys = said["reports"], said["keys"]["count"]
+    planned = succeed(
+        *("plan", "--keys", keys, "--users", users, "--max-entries", 2, "--epsilon", 4, "--range", "1:5"),
+        *("--estimate", quantity or "conditional"),
+    )
+    [row] = [option for option in planned["options"] if option["mechanism"] == "sketch_response"]
+    assert {"name": "sketch_response", **row["parameters"]} == said["task"]["mechanism"]
+    assert said["quantity"] == (quantity or "conditional")
+    assert len(said["estimates"]) == keys
+
+
+def test_what_a_named_mechanism_cannot_do_is_refused_first(tmp_path: Path, csv_table: Path) -> None:
+    """Before the table is read; and where nothing was asked for, what it can do is estimated."""
+    missing = tmp_path / "missing.csv"
+    line = refuse("run", missing, *SETS, "--mechanism", "coco")
+    assert "coco is for signed values: give values and their range, or take " in line
+    harmony = [*VALUES, "--mechanism", "harmony"]
+    assert "estimates means only" in refuse("run", missing, *harmony, "--estimate", "conditional")
+    assert succeed("run", csv_table, *harmony)["quantity"] == "mean"
+
+
 def test_a_range_around_zero_asks_for_the_mean(csv_table: Path) -> None:
     assert succeed("run", csv_table, *VALUES[:-1], "-5:5")["quantity"] == "mean"
 

@@ -210,3 +210,22 @@ def test_negative_seeds(table: Path, tmp_path: Path) -> None:
     task = make_task(tmp_path / "t.toml", *TASKS["sets"])
     result = run_cli("simulate", task, "--like", table, *COLUMNS, "--seed", -1)
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+
+
+def test_what_cannot_be_estimated_is_refused_first(tmp_path: Path) -> None:
+    """Before the table is read: there is none."""
+    task = make_task(
+        tmp_path / "t.toml", "--epsilon", 1, "--range", "-1:1", "--mechanism", "sparse_sum", keys=9
+    )
+    line = refuse(
+        "simulate",
+        task,
+        "--like",
+        tmp_path / "missing",
+        *COLUMNS,
+        "--value",
+        "v",
+        "--estimate",
+        "conditional",
+    )
+    assert "cannot estimate 'conditional'" in line

@@ -186,12 +186,17 @@ def _limits(
     limits = entry_limits(goal, profile, size, **rules)
     data["profile"] = profile.words()
     data["max_entries"] = [limit.as_dict() for limit in limits]
-    lines.append(f"max-entries, by root mean square error over {profile.words()}, each counted by its share:")
+    lines.append(
+        f"max-entries, by root mean square error over {profile.words()}, each counted by its share; entries that are "
+        "dropped, and keys that stand out from zero:"
+    )
     lines += [
         f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "
-        f"({100 * limit.dropped:.1f}% of entries dropped, {limit.found:,} keys stand out)"
+        f"({100 * limit.dropped:.1f}% dropped, {limit.found:,} found)"
         for limit in limits[:6]
     ]
+    if options["shares"] is None and options["frequency"] is None:
+        lines.append("The exponent is a guess: --frequency, the share of the most frequent key, fits it.")
     if not limits[0].found:
         lines.append(
             f"No key would stand out from zero, whatever max-entries is: the largest share is {profile.shares[0]:.2g}, "

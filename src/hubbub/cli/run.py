@@ -55,23 +55,27 @@ def command(
     from hubbub.plan.advice import advised
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
     from hubbub.primitives.errors import Refused
-    from hubbub.server.estimates import estimate
+    from hubbub.server.estimates import estimate, offered_quantity
     from hubbub.server.fold import aggregate
     from hubbub.server.truncation import truncation_of_table
     from hubbub.tables.records import encode_table, read_table
 
     if correct and not options["count_lengths"]:
         raise Refused("--correct needs the private count of lengths: give --count-lengths, too.")
+    if options["mechanism"] != "auto":
+        # What could not be estimated of two keys is refused before anything is read.
+        build_task(table.stem, {"kind": "closed", "size": 2}, value is not None, options)
     rows = read_table(table, user, key, value)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys
     options["users"] = max(rows.users, 1)
     task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
+    quantity = offered_quantity(task, quantity_for(task, options, value is not None))
     entries, tidied = encode_table(task, rows)
     with progress("privatizing", len(entries), as_json) as advance:
         packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
     with progress("aggregating", len(packed), as_json) as advance:
         state = aggregate(task, packed, progress=advance)
-    quantity, lengths = quantity_for(task, options, value is not None), np.diff(entries.offsets)
+    lengths = np.diff(entries.offsets)
     known = truncation_of_table(task, lengths)
     result = estimate(task, state, None, quantity, interval, simultaneous, truncation=known, correct=correct)
     result = advised(task, result, dict(Counter(lengths.tolist())))

@@ -50,12 +50,13 @@ def command(
     from hubbub.cli._show import show_warnings
     from hubbub.plan.advice import advised
     from hubbub.protocol.task import Task
-    from hubbub.server.estimates import estimate
+    from hubbub.server.estimates import estimate, offered_quantity
     from hubbub.server.truncation import truncation_of_table
     from hubbub.simulation.rehearsal import simulate, true_values
     from hubbub.tables.records import encode_table, read_table
 
     loaded = Task.load(task)
+    quantity = offered_quantity(loaded, quantity)
     table = read_table(like, user, key, value)
     entries, tidied = encode_table(loaded, table)
     with progress("simulating", 2 * len(entries), as_json) as advance:

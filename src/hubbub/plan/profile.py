@@ -19,8 +19,9 @@ from hubbub.primitives.errors import Refused
 
 #: Keys up to this rank are looked at one by one, later ones in groups of this ratio.
 _SINGLE, _RATIO = 32, 1.15
-#: Exponents of Zipf's law that are considered, and the usual one.
-_FLATTEST, _STEEPEST, USUAL = 0.0, 4.0, 1.0
+#: Exponents of Zipf's law that are considered, and the one that is taken where nothing is said: the largest shares of
+#: books and clothes that people rate fit 0.55 and 0.6, those of shopping baskets and clicks 1.0 and 1.25.
+_FLATTEST, _STEEPEST, USUAL = 0.0, 4.0, 0.8
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Profile:
     def zipf(cls, lengths: Lengths, keys: int, largest: float | None = None) -> Profile:
         """Keys by Zipf's law whose shares add up to the mean number of entries.
 
-        The exponent is 1, or the one with which the most frequent key has the share `largest`.
+        The exponent is the usual one, or the one with which the most frequent key has the share `largest`.
         """
         if largest is None:
             return cls._of_exponent(lengths, keys, USUAL)

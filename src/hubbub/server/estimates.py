@@ -179,6 +179,17 @@ def mark_of(row: dict[str, Any], before: str = "") -> str:
     return before + ("?" if row["error"] is None else "in the noise")
 
 
+def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
+    """What is asked for, or the main thing; what the mechanism cannot estimate is refused."""
+    quantity = asked or task.mechanism.quantities[0]
+    if quantity not in (*task.mechanism.quantities, "sum"):
+        offered = ", ".join(task.mechanism.quantities)
+        raise Refused(
+            f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
+        )
+    return quantity
+
+
 def estimate(
     task: Task,
     state: State,
@@ -207,12 +218,7 @@ def estimate(
         raise Refused(
             f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
         )
-    quantity = quantity or task.mechanism.quantities[0]
-    if quantity not in (*task.mechanism.quantities, "sum"):
-        offered = ", ".join(task.mechanism.quantities)
-        raise Refused(
-            f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
-        )
+    quantity = offered_quantity(task, quantity)
     if keys is None:
         ids = task.keys.all_ids()
         names = tuple(task.keys.name_of(place) for place in range(task.keys.count))
