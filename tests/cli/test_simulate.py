@@ -164,6 +164,26 @@ def test_long_records_are_counted_whole_in_the_truth(tmp_path: Path) -> None:
     assert {row["truth"] for row in said["estimates"]} == {1.0}
     assert said["coverage"] == 0
     assert all(0.3 < row["value"] < 0.7 for row in said["estimates"])
+    assert said["coverage_after_sampling_down"] > 0.5
+    assert said["warnings"][0].startswith("50% of all entries were dropped")
+
+
+def test_both_truths_are_covered_or_said_not_to_be(tmp_path: Path) -> None:
+    """Whole records in vain, records after sampling down as promised; with a correction, whole records, too."""
+    names = ["--keys", 60, "--epsilon", 6, "--count-lengths"]
+    task = tmp_path / "t.toml"
+    succeed("task", "new", "--name", "t", *names, "--max-entries", 4, "-o", task)
+    rng = np.random.default_rng(4)
+    rows = [(user, key) for user in range(3000) for key in rng.permutation(60)[:12].tolist()]
+    command = ["simulate", task, "--like", write_csv(tmp_path / "l.csv", [("u", "k"), *rows]), *COLUMNS]
+    said = succeed(*command)
+    assert said["coverage"] < 0.1
+    assert said["coverage_after_sampling_down"] > 0.75
+    text = " ".join(run_cli(*command).stdout.split())
+    share = 100 * said["coverage_after_sampling_down"]
+    assert f"{share:.1f}% hold the truth of records after sampling down" in text
+    assert text.startswith("75% of all entries were dropped")
+    assert succeed(*command, "--correct")["coverage"] > 0.75
 
 
 def test_too_few_users_for_conditional_means(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def command(
     """
     import numpy as np
 
+    from hubbub.cli._cost import announce_cost
     from hubbub.cli._show import describe_task, show_estimate, show_warnings, task_facts
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
@@ -71,6 +72,7 @@ def command(
     task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
     quantity = offered_quantity(task, quantity_for(task, options, value is not None))
     entries, tidied = encode_table(task, rows)
+    announce_cost(task, len(entries))
     with progress("privatizing", len(entries), as_json) as advance:
         packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
     with progress("aggregating", len(packed), as_json) as advance:

@@ -47,6 +47,7 @@ def command(
     """
     import numpy as np
 
+    from hubbub.cli._cost import announce_cost
     from hubbub.cli._show import show_warnings
     from hubbub.plan.advice import advised
     from hubbub.protocol.task import Task
@@ -59,6 +60,7 @@ def command(
     quantity = offered_quantity(loaded, quantity)
     table = read_table(like, user, key, value)
     entries, tidied = encode_table(loaded, table)
+    announce_cost(loaded, len(entries))
     with progress("simulating", 2 * len(entries), as_json) as advance:
         result = simulate(loaded, entries, seed, lambda _, done: advance(done))
     asked = None if loaded.keys.kind == "closed" else table.keys

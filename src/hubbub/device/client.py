@@ -58,6 +58,11 @@ def encode_record(task: Task, record: Record) -> tuple[Entries, Summary]:
     return entries, summary
 
 
+def records_at_a_time(task: Task) -> int:
+    """How many records are worked on together."""
+    return max(1, min(CHUNK, _MOST_NUMBERS // len(task.mechanism.layout.fields)))
+
+
 def privatize(
     task: Task,
     entries: Entries,
@@ -72,7 +77,7 @@ def privatize(
     layout = task.mechanism.layout
     packed = np.zeros((len(entries), layout.width), dtype=np.uint8)
     summary = Summary()
-    step = max(1, min(CHUNK, _MOST_NUMBERS // len(layout.fields)))
+    step = records_at_a_time(task)
     for start in range(0, len(entries), step):
         part = entries.slice(start, min(start + step, len(entries)))
         part, sampled = task.shortened(part, coins)
