@@ -71,21 +71,34 @@ def test_the_table_names_everything() -> None:
     assert "Not hadamard: is for one entry per record" in words
 
 
-def test_fewer_bytes_for_hardly_more_error() -> None:
-    """Where half the bytes are nearly as good, a line says so, and what it says is true; elsewhere none does."""
-    changes = [*SETS, "--unit", "l1", "--distance", 2, "--delta", 1e-6]
-    assert "Nearly as good" not in run_cli(*SETS).stdout
+def test_thrift_unless_the_best_is_asked_for(tmp_path: Path) -> None:
+    """The shortest report within 5% of the least error is taken, and what is said about it is true."""
+    changes = [*SETS, "--unit", "l1", "--distance", 2, "--delta", 1e-6, "-o", tmp_path / "t.toml"]
+    assert "Taken" not in run_cli(*SETS).stdout
     words = " ".join(run_cli(*changes).stdout.split())
     said = re.search(
-        r"good: (\S+) with (\d+) instead of (\d+) bytes .* (\S+)% more error \(--bytes (\d+)", words
+        r"Taken: (\S+) with (\d+) instead of (\d+) bytes a report and (\S+)% more error than the best", words
     )
     assert said
-    name, fewer, most, percent, option = said.groups()
-    (best, *_), (thrifty, *_) = (succeed(*changes, *more)["options"] for more in ([], ["--bytes", option]))
-    assert (best["report_bytes"], thrifty["mechanism"]) == (int(most), name)
-    assert int(option) == int(fewer) == thrifty["report_bytes"] <= int(most) // 2
-    assert 100 * (thrifty["error"] / best["error"] - 1) == pytest.approx(float(percent), abs=0.051)
+    name, fewer, most, percent = said.groups()
+    facts = succeed(*changes)
+    taken, best = facts["chosen"], facts["options"][0]
+    assert (taken["mechanism"], taken["report_bytes"]) == (name, int(fewer))
+    assert best["report_bytes"] == int(most) > int(fewer)
+    assert 100 * (taken["error"] / best["error"] - 1) == pytest.approx(float(percent), abs=0.051)
     assert float(percent) <= 5
+    assert Task.load(tmp_path / "t.toml").mechanism.layout.width == int(fewer)
+    assert succeed(*changes, "--best")["chosen"] == best
+    assert Task.load(tmp_path / "t.toml").mechanism.layout.width == int(most)
+    assert "Best: " in run_cli(*changes, "--best").stdout
+
+
+def test_one_mechanism() -> None:
+    """A named mechanism is ranked alone, as it stands among all."""
+    for name in ("collision", "coco"):
+        [alone] = succeed(*SETS, "--mechanism", name)["options"]
+        assert alone in succeed(*SETS)["options"]
+    assert "no mechanism called 'nonsense'" in refuse(*SETS, "--mechanism", "nonsense")
 
 
 def test_byte_budgets() -> None:
@@ -175,22 +188,50 @@ def test_entries(tmp_path: Path) -> None:
     """90 users have one entry and 10 four (on two lines): 30, 20 and 10 of 130 entries can be dropped."""
     lines = "entries,users\n1,90\n\n 4 , 7\n4,3\n"
     (tmp_path / "h.csv").write_text(lines)
-    options = [*SETS, "--entries", tmp_path / "h.csv", "--frequency", 0.26]
-    limits = succeed(*options)["max_entries"]
-    found = {limit["max_entries"]: limit for limit in limits}
-    assert sorted(found) == [1, 2, 3, 4]
-    for count, limit in found.items():
-        assert limit["dropped"] == pytest.approx((4 - count) / 13)
-        assert limit["bias"] == pytest.approx(0.02 * (4 - count))
+    options = ["plan", "--keys", 500, "--users", 20_000, "--entries", tmp_path / "h.csv", "--frequency", 0.26]
+    said = succeed(*options)
+    limits = said["max_entries"]
+    for limit in limits:
+        assert limit["dropped"] == pytest.approx((4 - limit["max_entries"]) / 13)
         assert limit["total"] == pytest.approx(math.hypot(limit["noise"], limit["bias"]))
-        noise = succeed("plan", "--keys", 500, "--users", 20_000, "--max-entries", count)["options"][0][
-            "error"
-        ]
-        assert limit["noise"] == pytest.approx(noise)
+        planned = succeed("plan", "--keys", 500, "--users", 20_000, "--max-entries", limit["max_entries"])
+        assert planned["chosen"]["mechanism"] == limit["mechanism"]
+        assert limit["noise"] == pytest.approx(planned["chosen"]["error"], rel=0.1)
+        assert limit["noise"] > planned["chosen"]["error"]
     assert [limit["total"] for limit in limits] == sorted(limit["total"] for limit in limits)
+    assert "largest share 0.26" in said["profile"]
     best = limits[0]
-    shown = run_cli(*options).stdout.split("(noise against dropped entries):")[1].split()
+    assert said["chosen"]["parameters"]["max_entries"] == best["max_entries"]
+    shown = run_cli(*options).stdout.replace("\n", " ").split("stand out from zero:")[1].split()
     assert shown[:3] == [str(best["max_entries"]), "error", f"{best['total']:.4f}"]
+    assert "a guess" not in run_cli(*options).stdout
+    assert "a guess" in run_cli(*options[:-2]).stdout
+    given = succeed(*options, "--max-entries", 3)
+    assert given["max_entries"] == limits
+    assert given["chosen"]["parameters"]["max_entries"] == 3
+
+
+def test_entries_for_given_shares(tmp_path: Path) -> None:
+    (tmp_path / "h.csv").write_text("entries,users\n4,10\n")
+    (tmp_path / "s.csv").write_text("share,keys\n0.2, 3\n.1,1\n0.2,1\n")
+    options = [*SETS, "--entries", tmp_path / "h.csv", "--shares", tmp_path / "s.csv"]
+    said = succeed(*options)
+    assert said["profile"] == "5 keys with the given shares"
+    one = next(limit for limit in said["max_entries"] if limit["max_entries"] == 1)
+    assert one["bias"] == pytest.approx(0.75 * math.sqrt((0.8 * 0.2**2 + 0.1 * 0.1**2) / 0.9), rel=0.001)
+    assert "not both" in refuse(*options, "--frequency", 0.2)
+    assert "--entries" in refuse(*SETS, "--shares", tmp_path / "s.csv")
+    assert "--entries" in refuse(*SETS, "--frequency", 0.2)
+    assert "between" in refuse(*options[:-2], "--frequency", 2)
+    for line in ("1.5,1", "0,1", "-1,1", "0.1", "a,1", "0.1,1.5", "1e-3,1", "0x1,1", "nan,1"):
+        (tmp_path / "s.csv").write_text(f"share,keys\n{line}\n")
+        refuse(*options)
+
+
+def test_hopeless_entries_are_told(tmp_path: Path) -> None:
+    (tmp_path / "h.csv").write_text("entries,users\n1,5\n500,5\n")
+    said = run_cli("plan", "--keys", 5000, "--users", 100, "--entries", tmp_path / "h.csv").stdout
+    assert "No key would stand out from zero" in " ".join(said.split())
 
 
 BAD_LINES = ["4", "4,5,6", "4,", ",4", "a,4", "4,-1", "4.0,1", "nan,1", "²,3", "1,1e3"]
@@ -260,7 +301,7 @@ def test_the_winner_is_written(
 ) -> None:
     path = tmp_path / "task.toml"
     said = succeed("plan", "--max-entries", 3, "--users", 9999, *options, "-o", path, "--name", "pages")
-    task, best = Task.load(path), said["options"][0]
+    task, best = Task.load(path), said["chosen"]
     assert task.mechanism == make_mechanism(best["mechanism"], **best["parameters"])
     assert (task.name, task.low, task.high, task.keys.count) == ("pages", low, high, count)
     assert task.keys.kind == ("closed" if count else "wide" if 64 in options else "folded")

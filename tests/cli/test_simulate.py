@@ -68,7 +68,7 @@ def check(said: dict[str, Any], expected: dict[str, float | None]) -> None:
     for row in rows:
         assert row["inside"] == (row["truth"] is not None and row["low"] <= row["truth"] <= row["high"])
     assert said["coverage"] == pytest.approx(sum(row["inside"] for row in known) / len(known))
-    errors = [(row["value"] - row["truth"]) ** 2 for row in known if not row["flagged"]]
+    errors = [(row["value"] - row["truth"]) ** 2 for row in known if row["error"] is not None]
     assert said["root_mean_square_error"] == pytest.approx(math.sqrt(sum(errors) / len(errors)))
 
 
@@ -164,6 +164,26 @@ def test_long_records_are_counted_whole_in_the_truth(tmp_path: Path) -> None:
     assert {row["truth"] for row in said["estimates"]} == {1.0}
     assert said["coverage"] == 0
     assert all(0.3 < row["value"] < 0.7 for row in said["estimates"])
+    assert said["coverage_after_sampling_down"] > 0.5
+    assert said["warnings"][0].startswith("50% of all entries were dropped")
+
+
+def test_both_truths_are_covered_or_said_not_to_be(tmp_path: Path) -> None:
+    """Whole records in vain, records after sampling down as promised; with a correction, whole records, too."""
+    names = ["--keys", 60, "--epsilon", 6, "--count-lengths"]
+    task = tmp_path / "t.toml"
+    succeed("task", "new", "--name", "t", *names, "--max-entries", 4, "-o", task)
+    rng = np.random.default_rng(4)
+    rows = [(user, key) for user in range(3000) for key in rng.permutation(60)[:12].tolist()]
+    command = ["simulate", task, "--like", write_csv(tmp_path / "l.csv", [("u", "k"), *rows]), *COLUMNS]
+    said = succeed(*command)
+    assert said["coverage"] < 0.1
+    assert said["coverage_after_sampling_down"] > 0.75
+    text = " ".join(run_cli(*command).stdout.split())
+    share = 100 * said["coverage_after_sampling_down"]
+    assert f"{share:.1f}% hold the truth of records after sampling down" in text
+    assert text.startswith("75% of all entries were dropped")
+    assert succeed(*command, "--correct")["coverage"] > 0.75
 
 
 def test_too_few_users_for_conditional_means(tmp_path: Path) -> None:
@@ -210,3 +230,22 @@ def test_negative_seeds(table: Path, tmp_path: Path) -> None:
     task = make_task(tmp_path / "t.toml", *TASKS["sets"])
     result = run_cli("simulate", task, "--like", table, *COLUMNS, "--seed", -1)
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+
+
+def test_what_cannot_be_estimated_is_refused_first(tmp_path: Path) -> None:
+    """Before the table is read: there is none."""
+    task = make_task(
+        tmp_path / "t.toml", "--epsilon", 1, "--range", "-1:1", "--mechanism", "sparse_sum", keys=9
+    )
+    line = refuse(
+        "simulate",
+        task,
+        "--like",
+        tmp_path / "missing",
+        *COLUMNS,
+        "--value",
+        "v",
+        "--estimate",
+        "conditional",
+    )
+    assert "cannot estimate 'conditional'" in line

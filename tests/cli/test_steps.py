@@ -60,7 +60,7 @@ def test_the_steps_together_are_a_run(valued: bool, tmp_path: Path, monkeypatch:
     assert succeed("merge", *states, "-o", merged)["reports"] == 60
     stepwise = succeed("estimate", merged, "--estimate", at_once["quantity"])
     assert stepwise["estimates"] == at_once["estimates"]
-    for fact in ("quantity", "level", "reports", "guarantee", "notes"):
+    for fact in ("quantity", "level", "reports", "guarantee", "findings"):
         assert stepwise[fact] == at_once[fact]
     together = tmp_path / "together.state"
     succeed("aggregate", one.with_suffix(".reports"), two.with_suffix(".reports"), "-o", together)
@@ -134,7 +134,9 @@ def test_units(tmp_path: Path) -> None:
     assert succeed(*NEW, *options, "--unit", "entry")["guarantee"]["unit"] == "entry"
     promise = succeed(*NEW, *options, "--unit", "l1", "--distance", 2)["guarantee"]
     assert (promise["unit"], promise["distance"]) == ("l1", 2.0)
-    assert "whole records only" in refuse(*NEW, *options, "--unit", "entry", "--mechanism", "collision")
+    # Whoever hides the whole record hides an entry of it.
+    stronger = succeed(*NEW, *options, "--unit", "entry", "--mechanism", "collision")["guarantee"]
+    assert stronger["unit"] == "record"
 
 
 def test_a_shown_task_says_what_is_promised(files: dict[str, Path]) -> None:

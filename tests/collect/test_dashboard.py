@@ -68,7 +68,10 @@ VALUES = task("Ratings", mechanism="coco", low=1, high=5)
 OPEN = task("Any word", {"kind": "folded", "bits": 16}, precision="minute")
 FEW = task("Withheld", minimum_reports=300)
 DAILY = task("Daily", period="day", reports_per_period=2)
-TASKS = (SETS, VALUES, OPEN, FEW, DAILY)
+#: Nobody has any of 500 keys; and everybody has eight of 40 where four count.
+HOPELESS = task("Hopeless", {"kind": "closed", "size": 500})
+LONG = task("Long records", {"kind": "closed", "size": 40, "count_lengths": True})
+TASKS = (SETS, VALUES, OPEN, FEW, DAILY, HOPELESS, LONG)
 
 
 def crowd_reports(chosen: Task, people: int, seed: int) -> bytes:
@@ -88,6 +91,14 @@ def open_reports(people: int, seed: int) -> bytes:
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
     )
     return privatize(OPEN, entries, InsecureCoins(seed), SimulatedSeeds(seed))[0].tobytes()
+
+
+def same_records(chosen: Task, people: int, keys: int) -> bytes:
+    """Everybody has the first few keys."""
+    ids = np.tile(np.arange(keys, dtype=np.uint64), people)
+    offsets = np.arange(people + 1, dtype=np.int64) * keys
+    entries = Entries(ids, np.full(len(ids), 1 << 30, dtype=np.int64), offsets)
+    return privatize(chosen, entries, InsecureCoins(7), SimulatedSeeds(8))[0].tobytes()
 
 
 class Board:
@@ -120,6 +131,8 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
         made.send(VALUES, crowd_reports(VALUES, 4000, 2))
         made.send(OPEN, open_reports(1000, 3))
         made.send(FEW, crowd_reports(FEW, 100, 4))
+        made.send(HOPELESS, same_records(HOPELESS, 300, 0))
+        made.send(LONG, same_records(LONG, 4000, 8))
         yield made
 
 
@@ -352,7 +365,7 @@ def test_keys_below_the_noise_floor_are_grey_and_said_to_be(visit: Reader) -> No
     noise = {
         row["key"]
         for row in visit.board.estimates(SETS, "?top=20")["estimates"]
-        if abs(row["value"]) < needed * row["error"]
+        if row["value"] < needed * row["error"]
     }
     assert 0 < len(noise) < 20
     rows = drawn_rows(page, "keys")
@@ -364,6 +377,46 @@ def test_keys_below_the_noise_floor_are_grey_and_said_to_be(visit: Reader) -> No
     assert "4,000 reports" in words
     spoken = page.locator("#keys tbody th").filter(has_text="below the noise floor")
     assert spoken.count() == len(noise)
+
+
+def test_where_nothing_stands_out_that_is_what_the_page_says_first(visit: Reader) -> None:
+    """Before any number, with what would have stood out; no key is listed, and one can still be looked up."""
+    page = visit.open(HOPELESS)
+    said = visit.board.estimates(HOPELESS)
+    assert said["findings"]["count"] == 0
+    (warning,) = said["warnings"]
+    assert "By the plan, a share of" in warning
+    shown = page.locator("main > *").nth(1)
+    assert shown.get_attribute("id") == "warnings"
+    assert shown.inner_text() == warning
+    assert warning.startswith(
+        "Nothing stands out: none of 500 keys can be told from noise. With 300 reports, "
+    )
+    assert page.locator("#keys tbody tr").count() == 0
+    assert "Nothing stands out." in page.locator("#keys").inner_text()
+    page = visit.open(HOPELESS, "?key=7")
+    assert len(drawn_rows(page, "found")) == 1
+    assert not visit.open(SETS).locator("#warnings").is_visible()
+
+
+def test_what_is_lost_to_long_records_is_said_first(visit: Reader) -> None:
+    """All records are too long, three of eight entries stay: 62.5% is lost, and the page says so, as does the file."""
+    page = visit.open(LONG)
+    said = visit.board.estimates(LONG)
+    lost = said["truncation"]
+    assert abs(lost["lost"] - 5 / 8) < 6 * lost["lost_error"] < 0.25
+    (warning,) = said["warnings"]
+    assert "of all records were longer than 4 entries" in warning
+    assert "By the plan" in warning
+    assert page.locator("#warnings").inner_text() == warning
+    assert page.locator("#keys tbody tr").count() == 20
+    path = f"/v1/tasks/{LONG.digest.hex()}/estimates.csv"
+    rows = list(csv.DictReader(io.StringIO(visit.board.collector.get(path).body.decode())))
+    assert rows[0]["note"] == warning
+    assert float(rows[-1]["dropped"]) == pytest.approx(lost["lost"])
+    fixed = visit.board.estimates(LONG, "?correct=true&keys=0")["estimates"][0]
+    assert fixed["low"] < 1 < fixed["high"]
+    assert visit.board.estimates(LONG, "?keys=0")["estimates"][0]["high"] < 0.6
 
 
 def test_several_quantities(visit: Reader) -> None:

@@ -18,7 +18,6 @@ from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.inverse import epsilon_for, users_for
-from hubbub.plan.limits import entry_limits
 from hubbub.plan.ranking import Option, choose, rank
 from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.simulation.populations import distinct_population, zipf_population
@@ -352,75 +351,6 @@ def test_which_epsilon(goal: Goal) -> None:
     assert epsilon_for(goal, 7 * usual, unit_size=7.0) == pytest.approx(goal.epsilon, rel=0.01)
     with refused("epsilon up to 8", "users"):
         epsilon_for(goal, 1e-6 * usual)
-
-
-# Noise against truncation
-
-
-def test_limits_by_hand() -> None:
-    """90 users with one entry and 10 with four: limits of 1, 2, 3 drop 30, 20, 10 of 130 entries.
-
-    At epsilon = ln 3 one report of one key has variance 3 at best (four buckets): 0.01 squared with 30,000 users.
-    """
-    goal = Goal("frequency", math.log(3), 32, users=30_000)
-    limits = entry_limits(goal, {1: 90, 4: 10}, frequency=0.13)
-    by_limit = {limit.max_entries: limit for limit in limits}
-    assert sorted(by_limit) == [1, 2, 3, 4]
-    for count, limit in by_limit.items():
-        assert limit.dropped == pytest.approx((4 - count) * 10 / 130)
-        assert limit.bias == pytest.approx((4 - count) * 0.01)
-        assert limit.noise == pytest.approx(rank(replace(goal, max_entries=count))[0].error)
-        assert limit.total == pytest.approx(math.sqrt(limit.noise**2 + limit.bias**2))
-    assert by_limit[1].noise == pytest.approx(0.01, rel=1e-6)
-    assert by_limit[1].total == pytest.approx(math.sqrt(0.0010), rel=1e-6)
-    assert [limit.total for limit in limits] == sorted(limit.total for limit in limits)
-
-
-@pytest.mark.parametrize(
-    ("histogram", "frequency", "users", "best"),
-    [
-        ({1: 100_000, 64: 10}, 0.05, 100_000, 1),
-        ({16: 1000}, 0.5, 10_000_000, 16),
-        ({0: 500, 8: 1000}, 1e-6, 1000, 1),
-        ({1: 10, 8: 0}, 1.0, 1000, 1),
-    ],
-    ids=str,
-)
-def test_best_limits(histogram: dict[int, int], frequency: float, users: int, best: int) -> None:
-    """Few long records are not worth their noise; what truncation would hide from a large crowd is."""
-    limits = entry_limits(Goal("frequency", 1.0, 4, users=users), histogram, frequency)
-    assert limits[0].max_entries == best
-    noises = [limit.noise for limit in sorted(limits, key=lambda limit: limit.max_entries)]
-    assert noises == sorted(noises)
-
-
-def test_limits_for_sums_are_those_for_shares() -> None:
-    """A sum is a share times the users, noise and bias alike: the best limit is the same."""
-    goal = Goal("frequency", 1.0, 4, users=50_000)
-    shares, sums = (
-        entry_limits(replace(goal, quantity=quantity), {1: 900, 8: 100}, 0.05)
-        for quantity in ("frequency", "sum")
-    )
-    assert [limit.max_entries for limit in sums] == [limit.max_entries for limit in shares]
-    ratios = [total.total / share.total for total, share in zip(sums, shares, strict=True)]
-    assert ratios == pytest.approx([ratios[0]] * len(ratios))
-
-
-def test_nothing_is_dropped_where_records_are_taken_whole() -> None:
-    """Mechanisms that protect an entry do not sample records down, so a small limit costs no entries."""
-    goal = Goal("frequency", 1.0, 4, unit="entry")
-    limits = entry_limits(goal, {1: 90, 4: 10}, 0.1)
-    whole = [
-        limit for limit in limits if not choose(replace(goal, max_entries=limit.max_entries)).limits_entries
-    ]
-    assert whole
-    assert {(limit.dropped, limit.bias) for limit in whole} == {(0.0, 0.0)}
-
-
-@pytest.mark.parametrize("histogram", [{}, {0: 10}, {3: 0}, {-1: 4, 2: 1}, {1: -1, 2: 5}], ids=str)
-def test_empty_histograms_are_refused(histogram: dict[int, int]) -> None:
-    with refused("histogram"):
-        entry_limits(Goal("frequency", 1.0, 4), histogram, 0.05)
 
 
 # Shuffled

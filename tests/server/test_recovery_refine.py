@@ -184,6 +184,6 @@ def test_command_line(tmp_path: Path) -> None:
             assert data["estimates"] == wanted.top(20).rows()
             assert any("therefore biased" in note for note in data["notes"])
         plain = succeed("estimate", file, "--refine", "none")
-        assert plain["notes"] == []
+        assert not any("biased" in note for note in plain["notes"])
     assert "therefore biased" in " ".join(run_cli("estimate", file).stdout.split())
     assert run_cli("estimate", file, "--refine", "magic").exit_code == 2

@@ -19,7 +19,7 @@ from hubbub.mechanisms.compressive import Compressive
 from hubbub.mechanisms.shared.hashed import Hashed
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.hashing import hash_entries
-from hubbub.model.keys import Keys
+from hubbub.model.keys import LENGTH_KEYS, Keys
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import Entries
 from hubbub.primitives.arrays import Int64s, UInt64s
@@ -36,9 +36,9 @@ _FEWEST_WORLDS, _MOST_WORLDS = 3, 5
 _MOST_KEYS = 4096
 
 
-def task_for(mechanism: Mechanism, size: int = 4, salt: str = _SALTS[0]) -> Task:
+def task_for(mechanism: Mechanism, size: int = 4, salt: str = _SALTS[0], count_lengths: bool = False) -> Task:
     """A task over a small closed vocabulary."""
-    keys = {"kind": "closed", "size": size, "salt": salt}
+    keys = {"kind": "closed", "size": size, "salt": salt, "count_lengths": count_lengths}
     return Task.parse({"name": "conformance", "keys": keys, "mechanism": mechanism})
 
 
@@ -70,7 +70,12 @@ def small_task(task: Task, keys: int, entries: int = 2) -> Task:
     with suppress(ValidationError):
         mechanism = type(mechanism)(**mechanism.model_dump(exclude=set(mechanism.chosen)) | limit)
     small = mechanism.miniature()
-    return task_for(small, min(keys, getattr(small, "size", keys)))
+    counting = task.keys.count_lengths and small.max_entries > 1
+    if counting and "size" in type(small).model_fields:
+        room = {"size": keys + len(LENGTH_KEYS)}
+        small = type(small)(**small.model_dump(exclude=set(small.chosen)) | room)
+        return task_for(small, keys, count_lengths=True)
+    return task_for(small, min(keys, getattr(small, "size", keys)), count_lengths=counting)
 
 
 def examples_like(task: Task, keys: int) -> list[Plain]:

@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
     from hubbub.server.estimates import Estimate
 
 
-def show_estimate(estimate: Estimate, top: int) -> None:
-    """The keys that stand out, with error bars."""
-    from hubbub.server.estimates import MEANINGS
+def show_warnings(estimate: Estimate) -> None:
+    """What has to be read before any number."""
+    for warning in estimate.warnings:
+        click.echo(warning)
 
-    best = estimate.top(top)
-    title = f"{estimate.quantity}: {MEANINGS[estimate.quantity]}"
-    together = ", for all keys together" if estimate.simultaneous else ""
-    table = RichTable(title=title, title_justify="left", header_style="bold")
-    table.add_column("key")
-    for name in ("estimate", "± error", f"{100 * estimate.level:g}% interval{together}"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for row in best.rows():
-        error = "unknown" if row["error"] is None else f"{row['error']:.4f}"
-        mark = "?" if row["flagged"] else ("" if row["low"] > 0 or row["high"] < 0 else "in the noise")
-        if estimate.quantity == "conditional" and not row["flagged"]:
-            mark = ""
-        table.add_row(
-            str(row["key"]), f"{row['value']:.4f}", error, f"{row['low']:.4f} .. {row['high']:.4f}", mark
-        )
+
+def show_estimate(estimate: Estimate, top: int) -> None:
+    """The keys that stand out, with error bars; those that do not are marked."""
+    from hubbub.server.estimates import MEANINGS, mark_of
+
+    best = estimate.worth_showing(top)
     console = Console()
-    console.print(table)
-    if len(estimate) > len(best):
-        console.print(
-            f"{len(estimate) - len(best):,} more keys; the ones above stand out most from the noise."
-        )
+    if len(best) or not len(estimate):
+        title = f"{estimate.quantity}: {MEANINGS[estimate.quantity]}"
+        together = ", for all keys together" if estimate.simultaneous else ""
+        table = RichTable(title=title, title_justify="left", header_style="bold")
+        table.add_column("key")
+        for name in ("estimate", "± error", f"{100 * estimate.level:g}% interval{together}"):
+            table.add_column(name, justify="right")
+        table.add_column("")
+        for row in best.rows():
+            error = "unknown" if row["error"] is None else f"{row['error']:.4f}"
+            span = f"{row['low']:.4f} .. {row['high']:.4f}"
+            style = "dim" if row["flagged"] else None
+            table.add_row(Text(row["key"]), f"{row['value']:.4f}", error, span, mark_of(row), style=style)
+        console.print(table)
+        if len(estimate) > len(best):
+            console.print(f"{len(estimate) - len(best):,} more keys.")
+    if estimate.findings.count:
+        console.print(estimate.findings.words(estimate.quantity, estimate.reports), markup=False)
     for note in estimate.notes:
         console.print(note, markup=False)
     console.print(f"From {estimate.reports:,} reports. {estimate.guarantee.words()}", markup=False)

@@ -20,7 +20,6 @@ _OPTIONS = [
     click.option("--epsilon", type=float, required=True, help="Privacy parameter of one report."),
     click.option("--max-entries", type=int, required=True, help="Entries of a record that count."),
     click.option("--range", "value_range", metavar="LOW:HIGH", help="Range of the values."),
-    click.option("--mechanism", default="auto", show_default=True, help="Mechanism, or auto: lowest error."),
     click.option(
         "--estimate",
         "quantity",
@@ -48,57 +47,68 @@ _OPTIONS = [
         "--users", type=click.IntRange(1), default=100_000, show_default=True, help="Expected users."
     ),
     click.option(
+        "--count-lengths",
+        is_flag=True,
+        help="Have reports count, privately, how much is lost to --max-entries (takes one entry of long records).",
+    ),
+    click.option(
         "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Any other mechanism parameter."
     ),
 ]
+
+
+_MECHANISM = [
+    click.option(
+        "--mechanism",
+        default="auto",
+        show_default=True,
+        help="Mechanism, with its best parameters; auto: the shortest report within 5% of the lowest error.",
+    ),
+    click.option("--best", is_flag=True, help="The lowest error, however long the report."),
+]
+
+
+def mechanism_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a mechanism."""
+    for option in reversed(_MECHANISM):
+        function = option(function)
+    return function
 
 
 def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe a task."""
     for option in reversed(_OPTIONS):
         function = option(function)
-    return function
+    return mechanism_options(function)
 
 
 def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[str, Any]) -> Task:
-    """The task that the options describe; `auto` asks the planner."""
-    from hubbub.mechanisms.registry import make_mechanism
+    """The task that the options describe: the planner chooses the mechanism, or the parameters of the named one."""
+    from dataclasses import replace
+
     from hubbub.model.guarantee import Guarantee
-    from hubbub.plan.ranking import choose, without_sum
+    from hubbub.plan.ranking import choose, suits, without_sum
     from hubbub.protocol.task import Task
 
+    if options["count_lengths"]:
+        keys = {**keys, "count_lengths": True}
     low, high = parse_range(options["value_range"], has_values)
-    asked = options["quantity"] or default_quantity(has_values, low, high, options["unit"])
-    quantity = without_sum(asked, "signed" if has_values else "set")
-    known = set() if options["mechanism"] == "auto" else make_mechanism_fields(options["mechanism"])
+    named = None if options["mechanism"] == "auto" else options["mechanism"]
+    known = mechanism_fields(named) if named else set()
     if options["delta"] and options["unit"] != "l1" and "delta" not in known:
         raise Refused("A delta goes with --unit l1; guarantees per record and per entry are pure.")
     Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
     settings = parse_settings(options["settings"])
-    if options["mechanism"] == "auto":
-        if settings:
-            raise Refused("--set needs a mechanism to set it for: name one with --mechanism.")
-        mechanism = choose(goal_of({**options, "quantity": quantity}, keys, has_values))
-    else:
-        given = {
-            "values": "signed" if has_values else "set",
-            "unit": options["unit"],
-            "distance": scaled_distance(options["distance"], low, high, has_values),
-            "delta": options["delta"],
-            "users": options["users"],
-            "target": quantity,
-            "family": options["family"],
-            "size": count_of(keys),
-        }
-        fitting = {key: value for key, value in given.items() if key in known}
-        if options["unit"] != "record" and "unit" not in known:
-            raise Refused(f"Mechanism {options['mechanism']} protects whole records only.")
-        mechanism = make_mechanism(
-            options["mechanism"],
-            epsilon=options["epsilon"],
-            max_entries=options["max_entries"],
-            **{**fitting, **settings},
-        )
+    if settings and not named:
+        raise Refused("--set needs a mechanism to set it for: name one with --mechanism.")
+    asked = options["quantity"] or default_quantity(has_values, low, high, options["unit"])
+    quantity = without_sum(asked, "signed" if has_values else "set")
+    goal = goal_of({**options, "quantity": quantity}, keys, has_values)
+    if named and not options["quantity"] and not suits(goal, named, settings):
+        # Nobody asked for the usual quantity: what the named mechanism can do will be as good.
+        others = (replace(goal, quantity=other) for other in ("mean", "frequency"))
+        goal = next((other for other in others if suits(other, named, settings)), goal)
+    mechanism = choose(goal, name=named, settings=settings, best=options["best"])
     described = {
         "name": name,
         "low": low,
@@ -131,8 +141,11 @@ def goal_of(options: dict[str, Any], keys: dict[str, Any], has_values: bool) -> 
 
 
 def count_of(keys: dict[str, Any]) -> int:
-    """How many keys a closed vocabulary has; 0 for an open one."""
-    return keys.get("size") or len(keys.get("vocabulary") or ())
+    """How many keys a closed vocabulary has, with those that count lengths; 0 for an open one."""
+    from hubbub.model.keys import LENGTH_KEYS
+
+    listed = keys.get("size") or len(keys.get("vocabulary") or ())
+    return listed + len(LENGTH_KEYS) if listed and keys.get("count_lengths") else listed
 
 
 def scaled_distance(distance: float | None, low: float, high: float, has_values: bool) -> float | None:
@@ -175,7 +188,7 @@ def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
     return {**keys, "bits": bits_for(2 * count_of(keys))}
 
 
-def make_mechanism_fields(name: str) -> set[str]:
+def mechanism_fields(name: str) -> set[str]:
     """Parameter names of a mechanism; an unknown one is refused."""
     from hubbub.mechanisms.registry import mechanisms
 
@@ -183,6 +196,13 @@ def make_mechanism_fields(name: str) -> set[str]:
     if name not in known:
         raise Refused(f"There is no mechanism called {name!r}; known are {', '.join(known)}.")
     return set(known[name].model_fields)
+
+
+def quantity_for(task: Task, options: dict[str, Any], has_values: bool) -> Quantity:
+    """What to estimate: what is asked for, or the usual quantity, or what the task's mechanism offers first."""
+    usual = default_quantity(has_values, task.low, task.high, options["unit"])
+    asked: Quantity | None = options["quantity"]
+    return asked or (usual if usual in task.mechanism.quantities else task.mechanism.quantities[0])
 
 
 def default_quantity(has_values: bool, low: float, high: float, unit: str) -> Quantity:

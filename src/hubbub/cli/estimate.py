@@ -23,6 +23,11 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
     help="Better on average, but biased: keys in the noise are 0, or shares add up. "
     "[default: sparse for compressive, none for all others]",
 )
+@click.option(
+    "--correct",
+    is_flag=True,
+    help="Correct for entries that were dropped, as if short and long records held a key alike (count_lengths).",
+)
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
 def command(
@@ -34,12 +39,14 @@ def command(
     interval: float,
     simultaneous: bool,
     refine: Any,
+    correct: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
     """Estimates with error bars from a state file."""
-    from hubbub.cli._show import show_estimate
+    from hubbub.cli._show import show_estimate, show_warnings
     from hubbub.cli._tasks import read_vocabulary
+    from hubbub.plan.advice import advised
     from hubbub.protocol.files import load_state
     from hubbub.server.estimates import estimate
 
@@ -47,8 +54,15 @@ def command(
     keys = None
     if asked is not None:
         keys = read_vocabulary(Path(asked[1:])) if asked.startswith("@") else asked.split(",")
-    result = estimate(task, loaded, keys, quantity, interval, simultaneous, refine)
+    result = advised(
+        task, estimate(task, loaded, keys, quantity, interval, simultaneous, refine, correct=correct)
+    )
     if output is not None:
         result.save(output)
-    data = {**result.about(), "estimates": result.top(top).rows(), "file": str(output) if output else None}
-    say(as_json, data, lambda: show_estimate(result, top))
+
+    def show() -> None:
+        show_warnings(result)
+        show_estimate(result, top)
+
+    shown = {"estimates": result.top(top).rows(), "file": str(output) if output else None}
+    say(as_json, {**result.about(), **shown}, show)

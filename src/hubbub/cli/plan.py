@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._tasks import mechanism_options
 from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Goal
+    from hubbub.plan.entries import Limit
     from hubbub.plan.ranking import Option
+
+Number = TypeVar("Number", int, float)
 
 
 @click.command()
@@ -28,7 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
 )
-@click.option("--max-entries", type=int, default=32, show_default=True)
+@click.option("--max-entries", type=int, help="Left out: the best for --entries, or 32.")
 @click.option("--range", "value_range", metavar="LOW:HIGH", help="Range of the values; left out: sets.")
 @click.option("--users", type=click.IntRange(2), default=100_000, show_default=True)
 @click.option(
@@ -40,10 +46,10 @@ if TYPE_CHECKING:
 @click.option("--model", type=click.Choice(["local", "shuffled"]), default="local", show_default=True)
 @click.option("--bytes", "most_bytes", type=click.IntRange(1), help="Largest report allowed.")
 @click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
+@mechanism_options
 @click.option("--entries", type=EXISTING, help="CSV of entries,users: also say which max-entries is best.")
-@click.option(
-    "--frequency", type=float, default=0.05, show_default=True, help="Of the key that --entries is about."
-)
+@click.option("--frequency", type=float, help="Of the most frequent key, for --entries.")
+@click.option("--shares", type=EXISTING, help="CSV of share,keys: the keys that --entries is about.")
 @click.option("--plot", type=OUTPUT, help="Write a picture of error against --against.")
 @click.option(
     "--against", type=click.Choice(["epsilon", "users", "bytes"]), default="epsilon", show_default=True
@@ -59,8 +65,9 @@ def command(
     model: str,
     most_bytes: int | None,
     want_error: float | None,
+    mechanism: str,
+    best: bool,
     entries: Path | None,
-    frequency: float,
     plot: Path | None,
     against: str,
     output: Path | None,
@@ -69,38 +76,56 @@ def command(
     **options: Any,
 ) -> None:
     """Which mechanism reaches a goal, with what error, before anything is collected."""
+    from dataclasses import replace
+
     from hubbub.cli._tasks import key_space, parse_range, with_bits
-    from hubbub.plan.ranking import rank
+    from hubbub.plan.ranking import pick, rank
     from hubbub.protocol.task import Task
 
     space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
-    goal = _goal(space, model, options)
+    given = options["max_entries"]
+    goal = _goal(space, model, {**options, "max_entries": 32 if given is None else given})
     low, high = parse_range(options["value_range"], goal.values == "signed")
     largest = max(abs(low), abs(high))
     size = _unit_size(goal, low, high)
-    ranking = rank(goal, size, most_bytes)
-    data: dict[str, Any] = {"options": [option.as_dict(largest) for option in ranking]}
-    lines = []
-    if want_error is not None:
-        lines.append(_inverse(data, goal, want_error, size, most_bytes))
+    rules: _Rules = {
+        "most_bytes": most_bytes,
+        "name": None if mechanism == "auto" else mechanism,
+        "best": best,
+    }
+    data: dict[str, Any] = {}
+    lines: list[str] = []
     if entries is not None:
-        lines += _limits(data, goal, entries, frequency, size, most_bytes)
-    best = ranking[0].mechanism
+        limits = _limits(data, lines, goal, entries, options, size, rules)
+        goal = goal if given is not None else replace(goal, max_entries=limits[0].max_entries)
+        lines += [] if given is not None else [f"The plan is for max-entries {goal.max_entries}."]
+    elif options["frequency"] is not None or options["shares"] is not None:
+        raise Refused("--frequency and --shares are about --entries.")
+    ranking = rank(goal, size, most_bytes, rules["name"])
+    chosen = pick(ranking, best)
+    data["options"] = [option.as_dict(largest) for option in ranking]
+    data["chosen"] = chosen.as_dict(largest)
+    if want_error is not None:
+        lines.insert(0, _inverse(data, goal, want_error, size, rules))
     if output is not None:
-        if best is None:
+        if chosen.mechanism is None:
             raise Refused("No mechanism reaches this goal; no task was written.")
-        parsed = {"name": name, "low": low, "high": high, "keys": with_bits(space, best), "mechanism": best}
-        Task.parse(parsed).save(output)
-        lines.append(f"Task of {ranking[0].name} written to {output}")
+        parsed = {"name": name, "low": low, "high": high, "mechanism": chosen.mechanism}
+        Task.parse({**parsed, "keys": with_bits(space, chosen.mechanism)}).save(output)
+        lines.append(f"Task of {chosen.name} written to {output}")
     if plot is not None:
         draw(plot, goal, size, against, ranking)
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
-    say(
-        as_json,
-        data,
-        lambda: show(ranking, [*_nearly_as_good(goal, ranking[0], size), *lines], goal, largest),
-    )
+    say(as_json, data, lambda: show(ranking, chosen, lines, goal, largest))
+
+
+class _Rules(TypedDict):
+    """What may be taken."""
+
+    most_bytes: int | None
+    name: str | None
+    best: bool
 
 
 def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
@@ -123,27 +148,14 @@ def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
     return replace(goal, central_epsilon=goal.epsilon if model == "shuffled" else None)
 
 
-def _nearly_as_good(goal: Goal, best: Option, size: float) -> list[str]:
-    """What reports of half the bytes can do, if it is hardly less: a line, or none."""
-    from hubbub.plan.ranking import rank
-
-    found = rank(goal, size, best.bytes // 2)[0] if best.bytes > 1 else best
-    if found is best or found.error > 1.05 * best.error:
-        return []
-    return [
-        f"Nearly as good: {found.name} with {found.bytes} instead of {best.bytes} bytes a report and "
-        f"{100 * (found.error / best.error - 1):.1f}% more error (--bytes {found.bytes})."
-    ]
-
-
-def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, most_bytes: int | None) -> str:
+def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, rules: _Rules) -> str:
     """How many users, or which epsilon, reach an error."""
     from hubbub.plan.inverse import epsilon_for, users_for
 
     if goal.central_epsilon is not None:
         raise Refused("--want-error works in the local model.")
-    users = data["users_for_error"] = users_for(goal, want_error, size, most_bytes)
-    epsilon = data["epsilon_for_error"] = epsilon_for(goal, want_error, size, most_bytes)
+    users = data["users_for_error"] = users_for(goal, want_error, size, **rules)
+    epsilon = data["epsilon_for_error"] = epsilon_for(goal, want_error, size, **rules)
     return (
         f"An error of {want_error:g} per key takes {users:,} users at epsilon {goal.epsilon:g}, "
         f"or epsilon {epsilon:.3g} with {goal.users:,} users."
@@ -151,21 +163,46 @@ def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, m
 
 
 def _limits(
-    data: dict[str, Any], goal: Goal, entries: Path, frequency: float, size: float, most_bytes: int | None
-) -> list[str]:
-    """Which max_entries is best."""
-    from hubbub.plan.limits import entry_limits
+    data: dict[str, Any],
+    lines: list[str],
+    goal: Goal,
+    entries: Path,
+    options: dict[str, Any],
+    size: float,
+    rules: _Rules,
+) -> list[Limit]:
+    """Which max_entries is best: in the data, and in words."""
+    from hubbub.plan.entries import entry_limits
+    from hubbub.plan.profile import Lengths, Profile
 
-    limits = entry_limits(goal, read_histogram(entries), frequency, size, most_bytes)
-    data["max_entries"] = [{**vars(limit), "total": limit.total} for limit in limits]
-    return [
-        f"max-entries for a key of frequency {frequency:g} (noise against dropped entries):",
-        *(
-            f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "
-            f"({100 * limit.dropped:.1f}% of entries dropped)"
-            for limit in limits[:6]
-        ),
+    lengths = Lengths.of(dict(read_pairs(entries, "entries and users", int)), goal.keys)
+    if options["shares"] is None:
+        profile = Profile.zipf(lengths, goal.keys, options["frequency"])
+    elif options["frequency"] is None:
+        shares = read_pairs(options["shares"], "a share and a number of keys", float)
+        profile = Profile.given(lengths, goal.keys, shares)
+    else:
+        raise Refused("Give --frequency or --shares, not both.")
+    limits = entry_limits(goal, profile, size, **rules)
+    data["profile"] = profile.words()
+    data["max_entries"] = [limit.as_dict() for limit in limits]
+    lines.append(
+        f"max-entries, by root mean square error over {profile.words()}, each counted by its share; entries that are "
+        "dropped, and keys that stand out from zero:"
+    )
+    lines += [
+        f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "
+        f"({100 * limit.dropped:.1f}% dropped, {limit.found:,} found)"
+        for limit in limits[:6]
     ]
+    if options["shares"] is None and options["frequency"] is None:
+        lines.append("The exponent is a guess: --frequency, the share of the most frequent key, fits it.")
+    if not limits[0].found:
+        lines.append(
+            f"No key would stand out from zero, whatever max-entries is: the largest share is {profile.shares[0]:.2g}, "
+            f"the error {limits[0].total:.2g}. It takes more users, or a larger epsilon."
+        )
+    return limits
 
 
 def _unit_size(goal: Goal, low: float, high: float) -> float:
@@ -175,22 +212,29 @@ def _unit_size(goal: Goal, low: float, high: float) -> float:
     return (high - low) / 2 if goal.quantity == "conditional" else max(abs(low), abs(high))
 
 
-def read_histogram(path: Path) -> dict[int, int]:
-    """Lines "entries,users" after a header."""
+def read_pairs(path: Path, what: str, kind: Callable[[str], Number]) -> dict[Number, int]:
+    """Lines of a number and how many there are of it, after a header."""
     from hubbub.primitives.envelope import read_file
 
-    histogram: dict[int, int] = {}
+    pairs: dict[Number, int] = {}
+    pattern = re.compile(r"\s*([0-9]+)\s*" if kind is int else r"\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
     for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
         cells = line.split(",")
         if number == 1 or not line.strip():
             continue
-        if len(cells) != 2 or not all(cell.strip().isdecimal() and len(cell) < 16 for cell in cells):
-            raise Refused(f"{path}, line {number}: two whole numbers, entries and users, are expected.")
-        histogram[int(cells[0])] = histogram.get(int(cells[0]), 0) + int(cells[1])
-    return histogram
+        matches = (
+            len(cells) == 2
+            and pattern.fullmatch(cells[0])
+            and re.fullmatch(r"\s*[0-9]+\s*", cells[1], re.ASCII)
+        )
+        if not matches or max(map(len, cells)) > 20:
+            raise Refused(f"{path}, line {number}: {what} are expected, separated by a comma.")
+        key = kind(cells[0])
+        pairs[key] = pairs.get(key, 0) + int(cells[1])
+    return pairs
 
 
-def show(options: list[Option], lines: list[str], goal: Goal, largest: float) -> None:
+def show(options: list[Option], chosen: Option, lines: list[str], goal: Goal, largest: float) -> None:
     """The ranking as a table."""
     from rich.console import Console
     from rich.table import Table
@@ -211,16 +255,24 @@ def show(options: list[Option], lines: list[str], goal: Goal, largest: float) ->
         "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
         "what the server holds."
     )
-    best = options[0]
-    if best.mechanism is not None:
-        console.print(f"Best: {best.name}. {best.promise(largest).words()}", markup=False)
-        if best.shuffled:
-            console.print(best.shuffled, markup=False)
+    if chosen.mechanism is not None:
+        console.print(f"{_verdict(options[0], chosen)} {chosen.promise(largest).words()}", markup=False)
+        if chosen.shuffled:
+            console.print(chosen.shuffled, markup=False)
     for option in options:
         if option.mechanism is None:
             console.print(f"Not {option.name}: {option.reason}", markup=False)
     for line in lines:
         console.print(line, markup=False)
+
+
+def _verdict(best: Option, chosen: Option) -> str:
+    if chosen is best:
+        return f"Best: {best.name}."
+    return (
+        f"Taken: {chosen.name} with {chosen.bytes} instead of {best.bytes} bytes a report and "
+        f"{100 * (chosen.error / best.error - 1):.1f}% more error than the best (--best takes that)."
+    )
 
 
 def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option]) -> None:

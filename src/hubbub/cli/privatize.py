@@ -25,6 +25,7 @@ def command(
     Coins come from the operating system. Whoever runs this sees the table; on real devices use
     hubbub.Client instead.
     """
+    from hubbub.cli._cost import announce_cost
     from hubbub.device.client import privatize
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
     from hubbub.protocol.files import save_reports
@@ -33,6 +34,7 @@ def command(
 
     loaded = Task.load(task)
     entries, tidied = encode_table(loaded, read_table(table, user, key, value))
+    announce_cost(loaded, len(entries))
     with progress("privatizing", len(entries), as_json) as advance:
         packed, sampled = privatize(loaded, entries, SecretCoins(), SystemSeeds(), advance)
     save_reports(output, loaded, packed)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
-from hubbub.cli._tasks import build_task, default_quantity, task_options
+from hubbub.cli._tasks import build_task, quantity_for, task_options
 
 
 @click.command()
@@ -20,6 +21,9 @@ from hubbub.cli._tasks import build_task, default_quantity, task_options
 @task_options
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all keys together.")
+@click.option(
+    "--correct", is_flag=True, help="Correct for entries that were dropped (needs --count-lengths)."
+)
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
 @json_option
@@ -32,6 +36,7 @@ def command(
     vocabulary: Path | None,
     interval: float,
     simultaneous: bool,
+    correct: bool,
     top: int,
     output: Path | None,
     as_json: bool,
@@ -42,32 +47,46 @@ def command(
     Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
     --vocabulary the keys that occur in the table are taken as publicly known.
     """
-    from hubbub.cli._show import describe_task, show_estimate, task_facts
+    import numpy as np
+
+    from hubbub.cli._cost import announce_cost
+    from hubbub.cli._show import describe_task, show_estimate, show_warnings, task_facts
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
+    from hubbub.plan.advice import advised
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
-    from hubbub.server.estimates import estimate
+    from hubbub.primitives.errors import Refused
+    from hubbub.server.estimates import estimate, offered_quantity
     from hubbub.server.fold import aggregate
+    from hubbub.server.truncation import truncation_of_table
     from hubbub.tables.records import encode_table, read_table
 
+    if correct and not options["count_lengths"]:
+        raise Refused("--correct needs the private count of lengths: give --count-lengths, too.")
+    if options["mechanism"] != "auto":
+        # What could not be estimated of two keys is refused before anything is read.
+        build_task(table.stem, {"kind": "closed", "size": 2}, value is not None, options)
     rows = read_table(table, user, key, value)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys
     options["users"] = max(rows.users, 1)
     task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
+    quantity = offered_quantity(task, quantity_for(task, options, value is not None))
     entries, tidied = encode_table(task, rows)
+    announce_cost(task, len(entries))
     with progress("privatizing", len(entries), as_json) as advance:
         packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
     with progress("aggregating", len(packed), as_json) as advance:
         state = aggregate(task, packed, progress=advance)
-    quantity: Any = options["quantity"] or default_quantity(
-        value is not None, task.low, task.high, options["unit"]
-    )
-    result = estimate(task, state, None, quantity, interval, simultaneous)
+    lengths = np.diff(entries.offsets)
+    known = truncation_of_table(task, lengths)
+    result = estimate(task, state, None, quantity, interval, simultaneous, truncation=known, correct=correct)
+    result = advised(task, result, dict(Counter(lengths.tolist())))
     if output is not None:
         result.save(output)
     summary = tidied + sampled
 
     def show() -> None:
+        show_warnings(result)
         click.echo(describe_task(task, promise=False))
         click.echo(f"input      {summary.words()}")
         if vocabulary is None:
@@ -78,8 +97,8 @@ def command(
             click.echo(f"All {len(result):,} rows written to {output}")
 
     data = {
-        **task_facts(task),
         **result.about(),
+        **task_facts(task),
         "summary": summary.as_dict(),
         "estimates": result.top(top).rows(),
         "file": str(output) if output else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 @click.option("--value", help="Column with the value; left out: sets.")
 @click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional"]))
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@click.option("--correct", is_flag=True, help="Correct for entries that were dropped (count_lengths).")
 @click.option(
     "--seed", type=click.IntRange(0), default=1, show_default=True, help="Repeatable and INSECURE coins."
 )
@@ -33,6 +35,7 @@ def command(
     value: str | None,
     quantity: Any,
     interval: float,
+    correct: bool,
     seed: int,
     top: int,
     output: Path | None,
@@ -44,23 +47,33 @@ def command(
     """
     import numpy as np
 
+    from hubbub.cli._cost import announce_cost
+    from hubbub.cli._show import show_warnings
+    from hubbub.plan.advice import advised
     from hubbub.protocol.task import Task
-    from hubbub.server.estimates import estimate
+    from hubbub.server.estimates import estimate, offered_quantity
+    from hubbub.server.truncation import truncation_of_table
     from hubbub.simulation.rehearsal import simulate, true_values
     from hubbub.tables.records import encode_table, read_table
 
     loaded = Task.load(task)
+    quantity = offered_quantity(loaded, quantity)
     table = read_table(like, user, key, value)
     entries, tidied = encode_table(loaded, table)
+    announce_cost(loaded, len(entries))
     with progress("simulating", 2 * len(entries), as_json) as advance:
         result = simulate(loaded, entries, seed, lambda _, done: advance(done))
     asked = None if loaded.keys.kind == "closed" else table.keys
-    found = estimate(loaded, result.state, asked, quantity, interval)
-    truth = true_values(loaded, entries, found.quantity, loaded.keys.ids_of(found.keys))
+    lengths = np.diff(entries.offsets)
+    lost = truncation_of_table(loaded, lengths)
+    found = estimate(loaded, result.state, asked, quantity, interval, truncation=lost, correct=correct)
+    found = advised(loaded, found, dict(Counter(lengths.tolist())))
+    ids = loaded.keys.ids_of(found.keys)
+    truth, reported = (true_values(loaded, entries, found.quantity, ids, cut) for cut in (False, True))
     known = np.isfinite(truth)
-    inside = (found.low <= truth) & (truth <= found.high)
-    coverage = float(inside[known].mean())
-    errors = (found.value - truth)[known & ~found.flagged]
+    inside, as_reported = ((found.low <= true) & (true <= found.high) for true in (truth, reported))
+    coverage, coverage_reported = (float(hits[known].mean()) for hits in (inside, as_reported))
+    errors = (found.value - truth)[known & np.isfinite(found.error)]
     rms = float(np.sqrt(np.mean(errors**2))) if len(errors) else None
     if output is not None:
         found.save(output)
@@ -76,6 +89,7 @@ def command(
         from rich.table import Table
 
         console = Console()
+        show_warnings(found)
         shown = Table(title=f"{found.quantity}: truth against estimate (simulated)", title_justify="left")
         for column in ("key", "truth", "estimate", f"{100 * interval:g}% interval", ""):
             shown.add_column(column, justify="right")
@@ -89,10 +103,16 @@ def command(
             f"{100 * coverage:.1f}% of {int(known.sum()):,} intervals hold the truth (meant: {100 * interval:g}%); "
             + (f"root mean square error {rms:.4g}." if rms is not None else "nothing is known about any key.")
         )
+        if summary.dropped_entries and not correct:
+            console.print(
+                f"That is the truth of whole records; {100 * coverage_reported:.1f}% hold the truth of records after "
+                "sampling down."
+            )
 
     data = {
         **found.about(),
         "coverage": coverage,
+        "coverage_after_sampling_down": coverage_reported,
         "root_mean_square_error": rms,
         "summary": summary.as_dict(),
         "estimates": rows,

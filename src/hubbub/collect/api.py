@@ -198,6 +198,9 @@ _PARQUET = "application/vnd.apache.parquet"
 TheService = Annotated[Service, Depends(_service)]
 TheTask = Annotated[Task, Depends(_task)]
 Keys = Annotated[list[str] | None, Query(max_length=1000, description="Keys to look up.")]
+Correct = Annotated[
+    bool, Query(description="Correct for entries that were dropped (tasks with count_lengths).")
+]
 Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals.")]
 
 
@@ -223,9 +226,10 @@ def show_estimates(
     level: Level = 0.95,
     quantity: Quantity | None = None,
     simultaneous: bool = False,
+    correct: Correct = False,
 ) -> dict[str, Any]:
     """Estimates with error bars: of the named keys, or of those that stand out most."""
-    found = service.estimates(task, keys, top, level, quantity, simultaneous)
+    found = service.estimates(task, keys, top, level, quantity, simultaneous, correct=correct)
     return {**found.about(), "estimates": found.rows()}
 
 
@@ -240,12 +244,13 @@ def save_estimates(
     level: Level = 0.95,
     quantity: Quantity | None = None,
     simultaneous: bool = False,
+    correct: Correct = False,
 ) -> Response:
     """Estimates of the named keys, or of all, as a file: csv or json."""
     media = {"csv": "text/csv; charset=utf-8", "json": "application/json"}.get(form)
     if media is None:
         raise Problem(404, "no such file", "Estimates come as estimates.csv and estimates.json.")
-    found = service.estimates(task, keys, None, level, quantity, simultaneous)
+    found = service.estimates(task, keys, None, level, quantity, simultaneous, correct=correct)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"estimates.{form}"
         found.save(path)

@@ -26,6 +26,7 @@ from hubbub.collect.workers import Worker
 from hubbub.collect.writing import Writer
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
+from hubbub.plan.advice import advised
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.over_time import Span, over_time, spending
@@ -80,6 +81,7 @@ class Service:
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
+        self._advice: dict[tuple[object, ...], tuple[str, int | None]] = {}
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -200,22 +202,54 @@ class Service:
         level: float = 0.95,
         quantity: Quantity | None = None,
         simultaneous: bool = False,
+        *,
+        correct: bool = False,
     ) -> Estimate:
         """Estimates of the asked keys, or of those that stand out most (top None: of all)."""
         current = self.folder.fold(task)
         self._check_minimum(task, current.state)
         if keys is not None:
-            return estimate(task, current.state, list(keys), quantity, level, simultaneous)
-        asked = (task.digest, current.head.version, level, quantity, simultaneous)
+            found = estimate(task, current.state, list(keys), quantity, level, simultaneous, correct=correct)
+            return self._advised(task, found)
+        asked = (task.digest, current.head.version, level, quantity, simultaneous, correct)
         with self._lock:
-            found = self._answers.get(asked)
-        if found is None:
-            found = estimate(task, current.state, None, quantity, level, simultaneous)
+            known = self._answers.get(asked)
+        if known is None:
+            found = estimate(task, current.state, None, quantity, level, simultaneous, correct=correct)
+            known = self._advised(task, found)
             with self._lock:
-                self._answers[asked] = found
+                self._answers[asked] = known
                 while len(self._answers) > _REMEMBERED:
                     self._answers.popitem(last=False)
-        return found if top is None else found.top(top)
+        return known if top is None else known.top(top)
+
+    def _advised(self, task: Task, found: Estimate) -> Estimate:
+        """With the planner's advice, which takes a moment and is remembered until the numbers are clearly others."""
+        findings, truncation = found.findings, found.truncation
+        lost = truncation is not None and truncation.alarming
+        if not (findings.nothing or lost):
+            return found
+        loss = (round(truncation.longer, 2), round(truncation.lost, 2)) if truncation and lost else None
+        facts = (
+            found.quantity,
+            found.level,
+            findings.candidates,
+            findings.nothing,
+            f"{found.reports:.1e}",
+            loss,
+        )
+        with self._lock:
+            known = self._advice.get((task.digest, *facts))
+        if known is None:
+            new = advised(task, found)
+            known = (new.findings.advice, new.truncation.suggested if new.truncation else None)
+            with self._lock:
+                if len(self._advice) >= _PAST_REMEMBERED:
+                    self._advice.clear()
+                self._advice[(task.digest, *facts)] = known
+        findings = replace(findings, advice=known[0])
+        truncation = replace(truncation, suggested=known[1]) if truncation else None
+        return replace(found, findings=findings, truncation=truncation)
 
     def _check_minimum(self, task: Task, state: State) -> None:
         if state.count < max(task.minimum_reports, 1):

@@ -121,7 +121,9 @@ class Store(Database):
     def _tasks(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
         """Number and watermark of tasks; nobody moves a watermark until this transaction ends."""
         generation = "(SELECT value FROM meta WHERE name = 'generation')"
-        query = f"SELECT digest, id, watermark, {generation} FROM tasks WHERE digest IN ({places(len(wanted))})"
+        query = (
+            f"SELECT digest, id, watermark, {generation} FROM tasks WHERE digest IN ({places(len(wanted))})"
+        )
         query += " ORDER BY id" + ("" if self.embedded else " FOR SHARE OF tasks")
         rows = self.ask(connection, query, tuple(wanted)).all()
         if len(rows) < len(wanted):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.model.record import Entries, Record, Summary, plain_record, sample_down
+from hubbub.model.record import Entries, Record, Summary, plain_record
 from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
 from hubbub.protocol.task import Task
 
@@ -58,6 +58,11 @@ def encode_record(task: Task, record: Record) -> tuple[Entries, Summary]:
     return entries, summary
 
 
+def records_at_a_time(task: Task) -> int:
+    """How many records are worked on together."""
+    return max(1, min(CHUNK, _MOST_NUMBERS // len(task.mechanism.layout.fields)))
+
+
 def privatize(
     task: Task,
     entries: Entries,
@@ -72,12 +77,11 @@ def privatize(
     layout = task.mechanism.layout
     packed = np.zeros((len(entries), layout.width), dtype=np.uint8)
     summary = Summary()
-    step = max(1, min(CHUNK, _MOST_NUMBERS // len(layout.fields)))
+    step = records_at_a_time(task)
     for start in range(0, len(entries), step):
         part = entries.slice(start, min(start + step, len(entries)))
-        if task.mechanism.limits_entries:
-            part, sampled = sample_down(part, task.mechanism.max_entries, coins)
-            summary += sampled
+        part, sampled = task.shortened(part, coins)
+        summary += sampled
         drawn = seeds.draw(layout.fields[0].bits, len(part) * task.mechanism.seeds_per_report)
         packed[start : start + len(part)] = layout.pack(
             task.mechanism.randomize(task.keys, part, drawn, coins)

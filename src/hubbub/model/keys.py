@@ -11,6 +11,9 @@ walsh family rests on them.
 
 Cohorts are independent code maps, one per value of (seed mod cohorts): they average out the accident
 of two heavy keys having unlucky codes.
+
+With `count_lengths` there are two more keys, which nobody can name: a device puts one of them into a record that it
+had to sample down (see `hubbub.model.record.sample_down`).
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ _SIDE = 0x5DEECE66D1CE4E5B
 #: Closed vocabularies get at least this many bits: more room makes linear codes behave like random ones.
 SMALLEST_BITS = 16
 LARGEST_BITS = 30
+#: Keys that count records which were sampled down, as bytes that are no UTF-8 and therefore no key of anybody's.
+LENGTH_KEYS = (b"\xffkept", b"\xfflost")
 
 
 def _encodable(key: str | int) -> bool:
@@ -67,6 +72,9 @@ class Keys(BaseModel):
     vocabulary: tuple[str, ...] | None = Field(default=None, description="closed: the keys by name")
     bits: int = Field(default=0, ge=0, le=64, description="bits per code (0: chosen from the size)")
     cohorts: int = Field(default=1, ge=1, le=64, description="independent code maps")
+    count_lengths: bool = Field(
+        default=False, description="two more keys that say how much is lost to max_entries"
+    )
     salt: str = Field(
         default_factory=lambda: secrets.token_hex(16),
         pattern="^[0-9a-f]{32}$",
@@ -84,7 +92,8 @@ class Keys(BaseModel):
             listed = data.get("vocabulary")
             size = data.get("size") or (len(listed) if isinstance(listed, list | tuple) else 0)
             if isinstance(size, int):
-                return {**data, "bits": bits_for(size)}
+                more = len(LENGTH_KEYS) if data.get("count_lengths") else 0
+                return {**data, "bits": bits_for(size + more)}
         return data
 
     @model_validator(mode="after")
@@ -96,8 +105,8 @@ class Keys(BaseModel):
                 raise ValueError("the vocabulary lists a key twice")
             if self.count == 0:
                 raise ValueError("the vocabulary of keys is empty")
-            if self.count >= 1 << min(self.bits, 62):
-                raise ValueError(f"{self.count} keys need more than {self.bits} bits")
+            if self.places >= 1 << min(self.bits, 62):
+                raise ValueError(f"{self.places} keys need more than {self.bits} bits")
         elif self.size is not None or self.vocabulary is not None:
             raise ValueError("an open vocabulary has no size and no list of keys")
         if self.kind == "wide" and self.bits != 64:
@@ -110,6 +119,11 @@ class Keys(BaseModel):
     def count(self) -> int:
         """Number of keys of a closed vocabulary."""
         return self.size if self.size is not None else len(self.vocabulary or ())
+
+    @property
+    def places(self) -> int:
+        """Number of keys of a closed vocabulary, with those that count lengths."""
+        return self.count + (len(LENGTH_KEYS) if self.count_lengths else 0)
 
     @property
     def alias_odds(self) -> float:
@@ -164,26 +178,32 @@ class Keys(BaseModel):
             raise Refused("An open vocabulary cannot be listed: name the keys to ask for.")
         return np.arange(self.count, dtype=np.uint64)
 
+    def length_ids(self) -> UInt64s:
+        """Ids of the keys that count records which were sampled down: the entry asked about was kept, or lost."""
+        if self.kind == "closed":
+            return np.arange(self.count, self.count + len(LENGTH_KEYS), dtype=np.uint64)
+        return siphash_many(*self.salt_words, LENGTH_KEYS)
+
     def name_of(self, place: int) -> str:
         """The key at a place of a closed vocabulary."""
         return str(place) if self.vocabulary is None else self.vocabulary[place]
 
     def other_side(self, ids: UInt64s) -> UInt64s:
         """Ids under which the same keys stand for negative values (mechanisms with two-sided keys)."""
-        return ids + np.uint64(self.count) if self.kind == "closed" else ids ^ np.uint64(_SIDE)
+        return ids + np.uint64(self.places) if self.kind == "closed" else ids ^ np.uint64(_SIDE)
 
     def signs(self, ids: UInt64s) -> Int64s:
         """The public sign of each key, +1 or -1."""
-        if self.kind == "closed" and len(ids) > 2 * self.count:
-            return self.signs(np.arange(2 * self.count, dtype=np.uint64))[ids]
+        if self.kind == "closed" and len(ids) > 2 * self.places:
+            return self.signs(np.arange(2 * self.places, dtype=np.uint64))[ids]
         return 1 - 2 * (derive(self.salt_words[0], SIGN, ids) >> np.uint64(63)).astype(np.int64)
 
     def codes(self, ids: UInt64s, cohort: UInt64s | int) -> UInt64s:
         """The non-zero Walsh code of each key in the given cohort (one number, or one per id)."""
         which = np.asarray(cohort, dtype=np.uint64)
         if self.kind == "closed":
-            if which.ndim == 0 and len(ids) > 2 * self.count:
-                return self._permuted(np.arange(2 * self.count, dtype=np.uint64), which)[ids]
+            if which.ndim == 0 and len(ids) > 2 * self.places:
+                return self._permuted(np.arange(2 * self.places, dtype=np.uint64), which)[ids]
             return self._permuted(ids, which)
         hashed = mix(ids ^ derive(self.salt_words[0], COHORT, which))
         if self.kind == "wide":

@@ -156,17 +156,40 @@ def _sample_down(tape: Any, i: int, offsets: Any, limit: int, order: Any) -> Non
             order[first + j], order[first + other] = order[first + other], order[first + j]
 
 
-def sample_down(entries: Entries, limit: int, coins: Coins) -> tuple[Entries, Summary]:
-    """Keep a uniform sample of `limit` entries of every record that has more."""
+@per_record
+def _ask(tape: Any, i: int, lengths: Any, kept: int, lost: Any) -> None:
+    """Whether one more entry, as good as any other, would have been dropped from a record of which `kept` are kept."""
+    lost[i] = below(tape, lengths[i]) >= kept
+
+
+def sample_down(
+    entries: Entries, limit: int, coins: Coins, marks: UInt64s | None = None
+) -> tuple[Entries, Summary]:
+    """Keep a uniform sample of `limit` entries of every record that has more.
+
+    `marks` are the ids of two keys, kept and lost. With them, a record that is too long keeps one entry fewer and gets
+    one of the two instead: lost with the probability that an entry of it is dropped, kept otherwise. How often lost is
+    found is then the share by which a key comes out too low that short and long records hold alike, and both together
+    are the share of records that were too long.
+
+    What a record becomes is a record of at most `limit` entries either way, made of this record and coins alone.
+    """
     lengths = np.diff(entries.offsets)
     long = lengths > limit
     if not long.any():
         return entries, Summary()
+    room = limit if marks is None else limit - 1
     order = np.zeros(len(entries.ids), dtype=np.int64)
     run_kernel(_sample_down, coins, len(entries), entries.offsets, limit, order)
     place = np.arange(len(order)) - np.repeat(entries.offsets[:-1], lengths)
-    kept = order[place < limit]
+    kept = order[place < np.repeat(np.where(long, room, limit), lengths)]
     offsets = np.concatenate([[0], np.cumsum(np.minimum(lengths, limit))]).astype(np.int64)
-    dropped = int((lengths[long] - limit).sum())
+    ids, values = entries.ids[kept], entries.values[kept]
+    if marks is not None:
+        lost = np.zeros(int(long.sum()), dtype=np.int64)
+        run_kernel(_ask, coins, len(lost), lengths[long], room, lost)
+        ends = np.cumsum(np.minimum(lengths, np.where(long, room, limit)))[long]
+        ids, values = np.insert(ids, ends, marks[lost]), np.insert(values, ends, GRID)
+    dropped = int((lengths[long] - room).sum())
     summary = Summary(sampled_records=int(long.sum()), dropped_entries=dropped)
-    return Entries(entries.ids[kept], entries.values[kept], offsets), summary
+    return Entries(ids, values, offsets), summary

@@ -6,28 +6,42 @@ import math
 from dataclasses import replace
 
 from hubbub.model.mechanism import Goal
-from hubbub.plan.ranking import rank
+from hubbub.plan.ranking import pick, rank
 from hubbub.primitives.errors import Refused
 
 
-def users_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: int | None = None) -> int:
-    """How many users bring the best mechanism's error per key down to `wanted`."""
+def users_for(
+    goal: Goal,
+    wanted: float,
+    unit_size: float = 1.0,
+    most_bytes: int | None = None,
+    name: str | None = None,
+    best: bool = False,
+) -> int:
+    """How many users bring the error per key of what would be taken down to `wanted`; see `rank` and `pick`."""
     _check_wanted(wanted)
-    best = rank(goal, unit_size, most_bytes)[0]
-    if best.mechanism is None:
-        raise Refused(f"Not {best.name}: {best.reason}.")
+    taken = pick(rank(goal, unit_size, most_bytes, name), best)
+    if taken.mechanism is None:
+        raise Refused(f"Not {taken.name}: {taken.reason}.")
     if goal.quantity == "sum":
         raise Refused("The error of a sum grows with the users; ask for the error of the mean.")
-    return math.ceil(goal.users * (best.error / wanted) ** 2)
+    return math.ceil(goal.users * (taken.error / wanted) ** 2)
 
 
-def epsilon_for(goal: Goal, wanted: float, unit_size: float = 1.0, most_bytes: int | None = None) -> float:
-    """The smallest epsilon with which the best mechanism's error per key is at most `wanted`."""
+def epsilon_for(
+    goal: Goal,
+    wanted: float,
+    unit_size: float = 1.0,
+    most_bytes: int | None = None,
+    name: str | None = None,
+    best: bool = False,
+) -> float:
+    """The smallest epsilon with which the error per key of what would be taken is at most `wanted`."""
 
     _check_wanted(wanted)
 
     def error(epsilon: float) -> float:
-        return rank(replace(goal, epsilon=epsilon), unit_size, most_bytes)[0].error
+        return pick(rank(replace(goal, epsilon=epsilon), unit_size, most_bytes, name), best).error
 
     low, high = 0.01, 8.0
     if error(high) > wanted:

@@ -6,6 +6,7 @@ Predictions are the mechanisms' `variance()`, the formula that also draws the er
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import NormalDist
@@ -19,6 +20,9 @@ from hubbub.model.keys import LARGEST_BITS, Keys, bits_for
 from hubbub.model.mechanism import Goal, Mechanism, Quantity, ValueKind
 from hubbub.primitives.errors import Refused, explain
 
+#: How much more error than the least a shorter report may have and still be taken.
+THRIFT = 1.05
+
 
 @dataclass(frozen=True)
 class Option:
@@ -27,12 +31,16 @@ class Option:
     name: str
     mechanism: Mechanism | None
     reason: str = ""
+    #: What to ask for instead, if it is none.
+    remedy: str = ""
     error: float = math.inf
     largest: float = math.inf
     detectable: float = math.inf
     hashes: int = 0
     server: str = ""
     shuffled: str = ""
+    #: The same mechanism with ever shorter reports and more error.
+    shorter: tuple[Option, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -70,75 +78,143 @@ def without_sum(quantity: Quantity, values: ValueKind) -> Quantity:
     return "frequency" if values == "set" else "mean"
 
 
-def noise(mechanism: Mechanism, goal: Goal) -> float:
-    """Variance that decides; for a conditional mean both its parts do."""
+def noise(mechanism: Mechanism, goal: Goal, frequency: float = 0.0, energy: float | None = None) -> float:
+    """Variance that decides, for a key of this frequency; for a conditional mean both its parts do."""
+
+    def variance(quantity: Quantity) -> float:
+        return mechanism.variance(quantity, goal.users, frequency, energy=energy)
+
     if goal.quantity == "conditional":
-        return mechanism.variance("mean", goal.users) + mechanism.variance("frequency", goal.users)
-    variance = mechanism.variance(goal.quantity, goal.users)
+        return variance("mean") + variance("frequency")
     if goal.quantity == "mean" and mechanism.centered:
         # center * frequency + half * mean, in units of the largest value
-        presence = mechanism.variance("frequency", goal.users)
-        return goal.center**2 * presence + (1 - abs(goal.center)) ** 2 * variance
-    return variance
+        return goal.center**2 * variance("frequency") + (1 - abs(goal.center)) ** 2 * variance("mean")
+    return variance(goal.quantity)
 
 
-def rank(goal: Goal, unit_size: float = 1.0, most_bytes: int | None = None) -> list[Option]:
-    """All mechanisms, best first, the unsuitable last with the reason.
+def rank(
+    goal: Goal,
+    unit_size: float = 1.0,
+    most_bytes: int | None = None,
+    name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[Option]:
+    """All mechanisms (or the named one), each with its best parameters: best first, the unsuitable last.
 
     Errors are in the units of the values (`unit_size` is what 1 in [-1, 1] stands for); for sums they are
-    multiplied by the number of users.
+    multiplied by the number of users. `settings` fix parameters; the others are the best for the goal.
     """
     if goal.quantity == "sum":
         unit_size *= goal.users
         goal = replace(goal, quantity=without_sum(goal.quantity, goal.values))
-    options = [_best_of(kind, goal, unit_size, most_bytes) for kind in mechanisms().values()]
+    kinds = mechanisms()
+    if name is not None and name not in kinds:
+        raise Refused(f"There is no mechanism called {name!r}; known are {', '.join(kinds)}.")
+    wanted = kinds.values() if name is None else [kinds[name]]
+    options = [_best_of(kind, goal, unit_size, most_bytes, settings or {}) for kind in wanted]
     return sorted(options, key=lambda option: (option.mechanism is None, option.error, option.name))
 
 
-def choose(goal: Goal, most_bytes: int | None = None) -> Mechanism:
-    """The mechanism with the lowest predicted error."""
-    best = rank(goal, most_bytes=most_bytes)[0]
-    if best.mechanism is None:
+def pick(ranking: Sequence[Option], best: bool = False) -> Option:
+    """What to take of a ranking: the shortest report within 5% of the least error, or the least error itself."""
+    first = ranking[0]
+    if best or first.mechanism is None:
+        return first
+    near = (found for option in ranking for found in (option, *option.shorter))
+    return min(
+        (found for found in near if found.error <= THRIFT * first.error),
+        key=lambda found: (found.bytes, found.error),
+    )
+
+
+def suits(goal: Goal, name: str, settings: Mapping[str, Any] | None = None) -> bool:
+    """Whether the named mechanism can reach the goal."""
+    return rank(goal, name=name, settings=settings)[0].mechanism is not None
+
+
+def choose(
+    goal: Goal,
+    most_bytes: int | None = None,
+    *,
+    name: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    best: bool = False,
+) -> Mechanism:
+    """The mechanism to take (`pick`), or the named one with the parameters that are best for the goal."""
+    ranking = rank(goal, most_bytes=most_bytes, name=name, settings=settings)
+    found = pick(ranking, best)
+    if found.mechanism is not None:
+        return found.mechanism
+    if name is None:
         raise Refused(
             f"No mechanism estimates the {goal.quantity} of {goal.values} values with unit {goal.unit!r} under these "
-            f"limits. {best.name}: {best.reason.rstrip('.')}."
+            f"limits. {found.name}: {found.reason.rstrip('.')}."
         )
-    return best.mechanism
+    instead = pick(rank(goal, most_bytes=most_bytes), best)
+    advice = [found.remedy] if found.remedy else []
+    advice += [f"take {instead.name}, which fits this goal"] if instead.mechanism is not None else []
+    end = f": {', or '.join(advice)}" if advice else ""
+    raise Refused(f"Mechanism {name} {found.reason.rstrip('.')}{end}.")
 
 
-def _best_of(kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: int | None) -> Option:
+def _best_of(
+    kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: int | None, settings: Mapping[str, Any]
+) -> Option:
+    local, note = goal, ""
     try:
-        local, note = (goal, "") if goal.central_epsilon is None else _local_goal(kind, goal)
-        found = offers(kind, local)
+        if goal.central_epsilon is not None:
+            local, note, found = _shuffled(kind, goal, most_bytes, settings)
+        else:
+            found = offers(kind, goal, settings)
     except Refused as problem:
         return Option(kind.name, None, str(problem))
     if not found:
-        return Option(kind.name, None, _why_not(kind, local))
-    fitting = [m for m in found if most_bytes is None or m.layout.width <= most_bytes]
+        return Option(kind.name, None, *_why_not(kind, local))
+    fitting = _short_enough(found, most_bytes)
     if not fitting:
-        return Option(kind.name, None, f"needs {min(m.layout.width for m in found)} bytes a report")
-    best = min(fitting, key=lambda m: noise(m, local))
+        return Option(
+            kind.name, None, _too_long(found), f"allow {min(m.layout.width for m in found)} bytes a report"
+        )
     try:
-        server = _server_cost(best, goal)
+        options = [_option(mechanism, goal, local, unit_size, note) for mechanism in fitting]
     except ValidationError as problem:
         return Option(kind.name, None, explain(problem))
-    error = math.sqrt(noise(best, local)) * unit_size
+    first, *others = sorted(options, key=lambda option: option.error)
+    shorter: list[Option] = []
+    for other in others:
+        if other.bytes < min(option.bytes for option in (first, *shorter)):
+            shorter.append(other)
+    return replace(first, shorter=tuple(shorter))
+
+
+def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, note: str) -> Option:
+    error = math.sqrt(noise(mechanism, local)) * unit_size
     # A quantile near 1 is taken from below, where doubles are fine enough for any number of keys.
     quantile = NormalDist().inv_cdf
     return Option(
-        kind.name,
-        best,
+        mechanism.name,
+        mechanism,
         error=error,
         largest=-error * quantile(0.5 * -math.expm1(-math.log(2) / goal.keys)),
         detectable=-error * quantile(0.025 / goal.keys),
-        hashes=best.seeds_per_report * best.max_entries,
-        server=server,
+        hashes=mechanism.seeds_per_report * mechanism.max_entries,
+        server=_server_cost(mechanism, goal),
         shuffled=note,
     )
 
 
-def _local_goal(kind: type[Mechanism], goal: Goal) -> tuple[Goal, str]:
-    """The goal with the local epsilon that shuffling turns into the wanted central one.
+def _short_enough(found: Sequence[Mechanism], most_bytes: int | None) -> list[Mechanism]:
+    return [m for m in found if most_bytes is None or m.layout.width <= most_bytes]
+
+
+def _too_long(found: Sequence[Mechanism]) -> str:
+    return f"needs {min(m.layout.width for m in found)} bytes a report"
+
+
+def _shuffled(
+    kind: type[Mechanism], goal: Goal, most_bytes: int | None, settings: Mapping[str, Any]
+) -> tuple[Goal, str, list[Mechanism]]:
+    """The goal with the local epsilon that shuffling turns into the wanted central one, and the mechanism that does.
 
     Shuffling amplifies guarantees of whole records only, which are the ones to look for, whatever unit is asked.
     """
@@ -146,46 +222,55 @@ def _local_goal(kind: type[Mechanism], goal: Goal) -> tuple[Goal, str]:
 
     assert goal.central_epsilon is not None
     pure = replace(goal, unit="record", distance=None, delta=0.0)
-    if not offers(kind, pure):
-        raise Refused(_why_not(kind, pure))
+    if not offers(kind, pure, settings):
+        return pure, "", []
 
     def make(epsilon: float) -> Mechanism:
-        return min(offers(kind, replace(pure, epsilon=epsilon)), key=lambda m: noise(m, pure))
+        found = offers(kind, replace(pure, epsilon=epsilon), settings)
+        fitting = _short_enough(found, most_bytes)
+        if not fitting:
+            raise Refused(_too_long(found))
+        return min(fitting, key=lambda m: noise(m, pure))
 
     epsilon = solve_local_epsilon(goal.central_epsilon, goal.delta, goal.users, make)
-    promise = shuffled_guarantee(make(epsilon), goal.users, goal.delta)
-    return replace(pure, epsilon=epsilon), promise.words()
+    solved = make(epsilon)
+    promise = shuffled_guarantee(solved, goal.users, goal.delta)
+    return replace(pure, epsilon=epsilon), promise.words(), [solved]
 
 
-def _why_not(kind: type[Mechanism], goal: Goal) -> str:
-    """The smallest change of the goal that would make a mechanism suitable, as a reason."""
-    changes: list[tuple[str, dict[str, Any]]] = [
-        ("is for one entry per record", {"max_entries": 1}),
-        ("estimates frequencies only", {"quantity": "frequency"}),
-        ("estimates means only", {"quantity": "mean"}),
-        ("is for signed values", {"values": "signed"}),
-        ("is for sets", {"values": "set", "quantity": "frequency"}),
-        ("is for fewer keys", {"keys": 16}),
-        ("needs a delta", {"delta": 1e-6}),
+def _why_not(kind: type[Mechanism], goal: Goal) -> tuple[str, str]:
+    """The smallest change of the goal that would make a mechanism suitable: as a reason, and as what to do."""
+    changes: list[tuple[str, str, dict[str, Any]]] = [
+        ("is for one entry per record", "ask for max_entries 1", {"max_entries": 1}),
+        ("estimates frequencies only", "ask for the frequency", {"quantity": "frequency"}),
+        ("estimates means only", "ask for the mean", {"quantity": "mean"}),
+        ("is for signed values", "give values and their range", {"values": "signed"}),
+        ("is for sets", "leave the values out", {"values": "set", "quantity": "frequency"}),
+        ("is for fewer keys", "ask about fewer keys", {"keys": 16}),
+        ("needs a delta", "give a delta", {"delta": 1e-6}),
     ]
     problem = "does not fit this goal"
     for count in (1, 2, 3):
         for combination in combinations(changes, count):
             changed = replace(
-                goal, **{name: value for _, change in combination for name, value in change.items()}
+                goal, **{name: value for *_, change in combination for name, value in change.items()}
             )
             try:
                 if offers(kind, changed):
-                    return " and ".join(reason for reason, _ in combination)
+                    reasons, remedies = zip(
+                        *((reason, remedy) for reason, remedy, _ in combination), strict=True
+                    )
+                    return " and ".join(reasons), " and ".join(remedies)
             except Refused as refusal:
                 problem = str(refusal)
-    return problem
+    return problem, ""
 
 
-def offers(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
+def offers(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any] | None = None) -> list[Mechanism]:
     """What a mechanism offers; parameters out of its range are refused in a sentence.
 
-    Whoever hides the whole record hides an entry of it, and a change of it by any distance.
+    Whoever hides the whole record hides an entry of it, and a change of it by any distance. Settings take the place of
+    what the mechanism would choose, as long as the goal's quantity can still be estimated.
     """
     if goal.open and kind.closed_only:
         raise Refused("needs a closed vocabulary")
@@ -193,9 +278,17 @@ def offers(kind: type[Mechanism], goal: Goal) -> list[Mechanism]:
         found = list(kind.candidates(goal))
         if goal.unit != "record":
             found += kind.candidates(replace(goal, unit="record", distance=None))
-        return found
+        if not settings:
+            return found
+        chosen = ({name: getattr(m, name) for name in m.model_fields_set} for m in found)
+        found = [kind(**{**parameters, **settings}) for parameters in chosen]
     except ValidationError as problem:
         raise Refused(explain(problem)) from None
+    wanted = without_sum(goal.quantity, goal.values)
+    if found and not any(wanted in m.quantities for m in found):
+        offered = ", ".join(found[0].quantities)
+        raise Refused(f"cannot estimate the {wanted} with these settings; it offers {offered}")
+    return [m for m in found if wanted in m.quantities]
 
 
 def _server_cost(mechanism: Mechanism, goal: Goal) -> str:

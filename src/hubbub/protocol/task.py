@@ -30,7 +30,8 @@ from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism, mechanism_code
-from hubbub.model.record import Scale
+from hubbub.model.record import Entries, Scale, Summary, sample_down
+from hubbub.primitives.coins import Coins
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import Refused, explain
 
@@ -78,9 +79,22 @@ class Task(BaseModel):
     def _check(self) -> Task:
         if not self.low < self.high:
             raise ValueError(f"the value range {self.low:g}:{self.high:g} is empty")
-        if self.mechanism.sided and self.keys.kind == "closed" and 2 * self.keys.count >= 1 << self.keys.bits:
+        if (
+            self.mechanism.sided
+            and self.keys.kind == "closed"
+            and 2 * self.keys.places >= 1 << self.keys.bits
+        ):
             raise ValueError(
                 f"two-sided keys need more than {self.keys.bits} bits per code; set keys.bits higher"
+            )
+        whole = self.mechanism.limits_entries and self.mechanism.guarantee().unit == "record"
+        if self.keys.count_lengths and not whole:
+            raise ValueError(
+                "count_lengths is for mechanisms that sample records down, which this one does not"
+            )
+        if self.keys.count_lengths and self.mechanism.max_entries < 2:
+            raise ValueError(
+                "count_lengths takes one entry of a long record, so max_entries must be 2 or more"
             )
         return self
 
@@ -131,12 +145,29 @@ class Task(BaseModel):
             return Scale("signed", min(self.low, 0.0), max(self.high, 0.0), center, half)
         return Scale("signed", self.low, self.high, center, half)
 
+    def shortened(self, entries: Entries, coins: Coins) -> tuple[Entries, Summary]:
+        """Records as they are randomized: at most max_entries entries each, if the mechanism needs a limit.
+
+        With `count_lengths`, a record that was too long has one of two more keys in it. That costs no privacy. What is
+        randomized is a record of at most max_entries entries over keys of this task, drawn from the user's record
+        with coins of its own. The report of every such record has, within exp(epsilon), the law of the report of
+        every other (the unit is the whole record), so the same holds for averages over what is drawn: of any two
+        user's records, whatever their lengths. With delta likewise. Mechanisms that protect less than whole
+        records take them unshortened and are refused the option.
+        """
+        if not self.mechanism.limits_entries:
+            return entries, Summary()
+        marks = self.keys.length_ids() if self.keys.count_lengths else None
+        return sample_down(entries, self.mechanism.max_entries, coins, marks)
+
     def to_toml(self) -> str:
         """The task file's text. Rules that came later are left out at their default: older hubbubs read it, too."""
         data = self.model_dump(exclude_none=True)
         for name in _LATER_RULES:
             if data[name] == type(self).model_fields[name].default:
                 del data[name]
+        if not self.keys.count_lengths:
+            del data["keys"]["count_lengths"]
         tables = {key: data.pop(key) for key in ("keys", "mechanism")}
         lines = [f"{key} = {_toml(value)}" for key, value in data.items()]
         for name, table in tables.items():

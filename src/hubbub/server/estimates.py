@@ -6,9 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,14 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
+from hubbub.server.findings import Findings, floor_for, side_of, stands_out, strength, width_for
+from hubbub.server.truncation import (
+    Truncation,
+    corrected,
+    corrected_words,
+    truncation_in_reports,
+    unknown_words,
+)
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
+#: What a CSV file says of itself in every row, having no other place; `note` has the warnings, in the first row only.
+ABOUT_COLUMNS = ("quantity", "level", "epsilon", "reports", "dropped", "note")
 MEANINGS = {
     "frequency": "share of users who have the key",
     "mean": "mean value over all users, 0 for those without the key",
@@ -33,9 +42,13 @@ MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
-    """One quantity for many keys."""
+    """One quantity for many keys.
+
+    A key is `flagged` if it cannot be told from noise when all keys that were estimated are looked at together. That
+    does not change when rows are taken out (`take`, `top`): `findings` remembers what they were taken from.
+    """
 
     keys: tuple[str, ...]
     value: Floats
@@ -49,7 +62,9 @@ class Estimate:
     reports: int
     guarantee: Guarantee
     flagged: Bools
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...]
+    findings: Findings
+    truncation: Truncation | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -64,8 +79,23 @@ class Estimate:
         return replace(self, keys=tuple(self.keys[i] for i in index), **columns)
 
     def top(self, count: int) -> Estimate:
-        """The keys that stand out most from noise."""
+        """The keys that are furthest from noise, whether they stand out from it or not."""
         return self.take(np.argsort(-self.significance, kind="stable")[:count])
+
+    def worth_showing(self, count: int) -> Estimate:
+        """The first rows for people: the top, but no selection of noise where nothing stands out."""
+        chosen = self.findings.candidates > count
+        return self.take([]) if chosen and not self.findings.count else self.top(count)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be known before any number is read."""
+        said = []
+        if self.findings.nothing:
+            said.append(self.findings.words(self.quantity, self.reports))
+        if self.truncation is not None and self.truncation.alarming:
+            said.append(self.truncation.words())
+        return tuple(said)
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per key."""
@@ -78,12 +108,15 @@ class Estimate:
     def about(self) -> dict[str, Any]:
         """What the numbers are and what they promise."""
         return {
+            "warnings": list(self.warnings),
             "quantity": self.quantity,
             "meaning": MEANINGS[self.quantity],
             "level": self.level,
             "simultaneous": self.simultaneous,
             "reports": self.reports,
             "guarantee": self.guarantee.as_dict(),
+            "findings": self.findings.as_dict(),
+            "truncation": None if self.truncation is None else self.truncation.as_dict(),
             "notes": list(self.notes),
         }
 
@@ -104,9 +137,12 @@ class Estimate:
             write_atomic(path, json.dumps({**self.about(), "estimates": self.rows()}, indent=1).encode())
         elif kind == ".csv":
             text = io.StringIO()
-            writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.rows())
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(COLUMNS + ABOUT_COLUMNS)
+            dropped = "" if self.truncation is None else self.truncation.share
+            same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
+            warnings = (" ".join(self.warnings) if place == 0 else "" for place in range(len(self)))
+            writer.writerows((*row.values(), *same, w) for row, w in zip(self.rows(), warnings, strict=True))
             write_atomic(path, text.getvalue().encode())
         elif kind == ".parquet":
             write_atomic(path, _parquet_bytes(self.to_arrow()))
@@ -114,21 +150,44 @@ class Estimate:
             raise Refused(f"{path}: write estimates to a name that ends in .csv, .json or .parquet.")
 
     def __str__(self) -> str:
-        """The keys that stand out most, not a wall of noise."""
-        best = self.top(20)
+        """What stands out and what does not, warnings first."""
+        best = self.worth_showing(20)
         lines = [
+            *self.warnings,
             f"{self.quantity} ({MEANINGS[self.quantity]}), {self.reports:,} reports, "
-            f"{100 * self.level:g}% intervals{' for all keys together' if self.simultaneous else ''}"
+            f"{100 * self.level:g}% intervals{' for all keys together' if self.simultaneous else ''}",
         ]
         width = max([len(key) for key in best.keys] + [3])
         lines += [
             f"  {row['key']:<{width}}  {row['value']: .6f} ± {np.inf if row['error'] is None else row['error']:.6f}  "
-            f"[{row['low']: .6f}, {row['high']: .6f}]{' ?' if row['flagged'] else ''}"
+            f"[{row['low']: .6f}, {row['high']: .6f}]{mark_of(row, '  ')}"
             for row in best.rows()
         ]
-        if len(self) > len(best):
+        if 0 < len(best) < len(self):
             lines.append(f"  ... {len(self) - len(best):,} more keys")
+        if self.findings.count:
+            lines.append(self.findings.words(self.quantity, self.reports))
         return "\n".join([*lines, *self.notes, self.guarantee.short()])
+
+    __repr__ = __str__
+
+
+def mark_of(row: dict[str, Any], before: str = "") -> str:
+    """What is written beside a row: nothing is known (?), or it cannot be told from noise."""
+    if not row["flagged"]:
+        return ""
+    return before + ("?" if row["error"] is None else "in the noise")
+
+
+def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
+    """What is asked for, or the main thing; what the mechanism cannot estimate is refused."""
+    quantity = asked or task.mechanism.quantities[0]
+    if quantity not in (*task.mechanism.quantities, "sum"):
+        offered = ", ".join(task.mechanism.quantities)
+        raise Refused(
+            f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
+        )
+    return quantity
 
 
 def estimate(
@@ -139,12 +198,19 @@ def estimate(
     level: float = 0.95,
     simultaneous: bool = False,
     refine: Refinement | None = None,
+    *,
+    truncation: Truncation | None = None,
+    correct: bool = False,
 ) -> Estimate:
     """Estimates for the asked keys, or for every key of a closed vocabulary.
 
     Intervals are normal ones; simultaneous intervals hold for all asked keys together (Bonferroni). `refine` asks for
     a biased refinement, see `hubbub.server.recovery.refine`; left out, the mechanism says (none but for those that
     make fewer measurements than there are keys).
+
+    `truncation` is what is known from elsewhere about records that were sampled down; left out, it is what the
+    reports say (`count_lengths`). With those, `correct` asks for estimates of records before sampling down, see
+    `hubbub.server.truncation`.
     """
     if not 0 < level < 1:
         raise Refused(f"The interval level must be between 0 and 1, not {level:g}.")
@@ -152,19 +218,14 @@ def estimate(
         raise Refused(
             f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
         )
-    quantity = quantity or task.mechanism.quantities[0]
-    if quantity not in (*task.mechanism.quantities, "sum"):
-        offered = ", ".join(task.mechanism.quantities)
-        raise Refused(
-            f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
-        )
+    quantity = offered_quantity(task, quantity)
     if keys is None:
         ids = task.keys.all_ids()
         names = tuple(task.keys.name_of(place) for place in range(task.keys.count))
     else:
         ids, names = task.keys.ids_of(keys), tuple(str(key) for key in keys)
-    odds = (1 - level) / (len(names) if simultaneous and names else 1)
-    width = -NormalDist().inv_cdf(odds / 2)
+    apart = width_for(level, len(names))
+    width = apart if simultaneous else width_for(level)
     moments = task.mechanism.moments(state, task.keys, ids)
     notes = list(task.mechanism.remarks)
     if task.keys.kind == "folded":
@@ -175,7 +236,11 @@ def estimate(
     base: Quantity = quantity
     if quantity == "sum":
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
-    value, error, low, high, flagged = _quantity(task, moments, base, width)
+    value, error, low, high, unknown = _quantity(task, moments, base, width)
+    side = side_of(task, quantity)
+    _, _, lowest, highest, nothing = _quantity(task, moments, base, apart)
+    flagged = nothing if quantity == "conditional" else ~stands_out(lowest, highest, side)
+    floor = floor_for(task, base, state.count, apart)
     how = refine or task.mechanism.refinement
     if how != "none":
         from hubbub.server.recovery.refine import Columns, refined
@@ -183,22 +248,36 @@ def estimate(
         better = refined(task, state, ids, base, how, width, Columns(value, error, low, high))
         value, error, low, high = better.value, better.error, better.low, better.high
         notes += better.notes
+        flagged = strength(value, error, side) <= apart
+        floor = apart * float(np.median(error)) if len(error) else floor
+    counted = truncation_in_reports(task, state)
+    if correct and counted is None:
+        raise Refused(
+            "Lengths were not counted: only estimates of a task with count_lengths can be corrected."
+        )
+    if correct and counted is not None and quantity != "conditional":
+        value, error, low, high = corrected((value, error, low, high), counted, width)
+        floor /= 1 - counted.lost
+        notes.append(corrected_words(counted))
+    truncation = truncation or counted
+    notes += _truncation_notes(task, truncation)
     if quantity == "sum":
         value, error, low, high = (state.count * column for column in (value, error, low, high))
-    if flagged.any():
+        floor *= state.count
+    if unknown.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
-    strength = np.abs(value) / np.maximum(error, 1e-300)
+    significance = strength(value, error, side)
     if quantity == "conditional":
         assert moments.frequency is not None
         assert moments.frequency_variance is not None
-        strength = moments.frequency / np.sqrt(np.maximum(moments.frequency_variance, 1e-300))
+        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), "above")
     return Estimate(
         names,
         value,
         error,
         low,
         high,
-        strength,
+        significance,
         quantity,
         level,
         simultaneous,
@@ -206,7 +285,19 @@ def estimate(
         task.guarantee,
         flagged,
         tuple(notes),
+        Findings(len(names), int((~flagged).sum()), floor),
+        truncation,
     )
+
+
+def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
+    """What is said about records that were sampled down; what is alarming is a warning already."""
+    limit = task.mechanism.max_entries
+    if not task.mechanism.limits_entries or (task.keys.kind == "closed" and task.keys.count <= limit):
+        return []
+    if truncation is None:
+        return [unknown_words(limit)]
+    return [truncation.words()] if truncation.share > 0 and not truncation.alarming else []
 
 
 def _quantity(

@@ -15,6 +15,7 @@ from hubbub.model.state import State
 from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
+from hubbub.server.truncation import kept_of_long
 
 
 @dataclass(frozen=True)
@@ -40,19 +41,32 @@ def simulate(
 
 
 def true_values(
-    task: Task, entries: Entries, quantity: Quantity, ids: NDArray[np.uint64]
+    task: Task, entries: Entries, quantity: Quantity, ids: NDArray[np.uint64], sampled_down: bool = False
 ) -> NDArray[np.float64]:
-    """What an estimate of these keys should have been, in the task's units (NaN where nobody has the key)."""
+    """What an estimate of these keys should have been, in the task's units (NaN where nobody has the key).
+
+    With `sampled_down`, of records as they are reported: an entry counts with the probability that it is kept.
+    """
     known, place = np.unique(entries.ids, return_inverse=True)
     users = max(len(entries), 1)
-    held = np.bincount(place, minlength=len(known))
+    counts = _kept(task, entries) if sampled_down else np.ones(len(entries.ids))
+    held = np.bincount(place, weights=counts, minlength=len(known))
     values = task.scale.center * held + task.scale.half * np.bincount(
-        place, weights=entries.values / GRID, minlength=len(known)
+        place, weights=counts * (entries.values / GRID), minlength=len(known)
     )
     where = np.searchsorted(known, ids)
     where[where == len(known)] = 0
     found = known[where] == ids if len(known) else np.zeros(len(ids), dtype=bool)
     if quantity == "conditional":
-        return np.where(found, values[where] / np.maximum(held[where], 1), np.nan)
+        return np.where(found, values[where] / np.maximum(held[where], 1e-300), np.nan)
     column = held / users if quantity == "frequency" else values / users
     return np.where(found, column[where], 0.0)
+
+
+def _kept(task: Task, entries: Entries) -> NDArray[np.float64]:
+    """The probability with which each entry is part of the report."""
+    if not task.mechanism.limits_entries:
+        return np.ones(len(entries.ids))
+    lengths = np.diff(entries.offsets)
+    each = np.where(lengths > task.mechanism.max_entries, kept_of_long(task) / np.maximum(lengths, 1), 1.0)
+    return np.repeat(each, lengths)

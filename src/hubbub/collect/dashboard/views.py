@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +94,7 @@ def task_view(service: Service, task: Task, asked: Sequence[str], quantity: str)
         "asked": asked,
         "suggestions": [task.keys.name_of(place) for place in range(min(task.keys.count, _SUGGESTED))],
         "unknown": "",
+        "warnings": [],
         "closed": task.keys.kind == "closed",
     }
     if about["withheld"]:
@@ -120,16 +120,17 @@ def _estimates(service: Service, task: Task, asked: list[str], quantity: Quantit
     looked_up = service.estimates(task, asked, level=_LEVEL, quantity=quantity) if asked else None
     top = None
     if task.keys.kind == "closed":
-        top = service.estimates(task, None, _TOP, _LEVEL, quantity)
+        top = service.estimates(task, None, _TOP, _LEVEL, quantity).worth_showing(_TOP)
         top = top.take(np.argsort(-top.value, kind="stable"))
     lists = [found for found in (top, looked_up) if found is not None]
-    if not lists:
-        return {**_over_time(service.history(task), (), unit), "rows": [], "found": [], "ticks": []}
-    scale = Scale.around(lists) if quantity != "conditional" else Scale(task.low, task.high)
+    if not any(len(found) for found in lists):
+        nothing = {"rows": [], "found": [], "ticks": [], "noisy": 0, "floor": ""}
+        return {**_over_time(service.history(task), (), unit), **nothing, **_said(lists)}
+    filled = [found for found in lists if len(found)]
+    scale = Scale.around(filled) if quantity != "conditional" else Scale(task.low, task.high)
     unit = unit.for_errors(np.concatenate([found.error for found in lists]))
-    # A key stands out if it would even as the luckiest of all keys that were looked through.
-    rows = _rows(top, scale, unit, task.keys.count) if top is not None else []
-    found = _rows(looked_up, scale, unit, len(asked)) if looked_up is not None else []
+    rows = _rows(top, scale, unit) if top is not None else []
+    found = _rows(looked_up, scale, unit) if looked_up is not None else []
     ticks = scale.ticks()
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
     followed = asked[:_FOLLOWED] or [row["key"] for row in rows if not row["noise"]][:_FOLLOWED]
@@ -141,32 +142,35 @@ def _estimates(service: Service, task: Task, asked: list[str], quantity: Quantit
         "zero": scale.place(0.0) if scale.low <= 0 <= scale.high else None,
         "ticks": [(scale.place(value), unit.for_steps(step).text(value)) for value in ticks],
         "noisy": sum(row["noise"] for row in rows),
-        "floor": _floor(top, unit, task.keys.count) if top is not None and quantity != "conditional" else "",
-        "notes": list(lists[0].notes),
+        "floor": _floor(top, unit) if top is not None and quantity != "conditional" else "",
+        **_said(lists),
     }
 
 
-def _needed(keys: int) -> float:
-    """Standard errors by which a key must differ from 0 to stand out among this many (Bonferroni)."""
-    return -NormalDist().inv_cdf((1 - _LEVEL) / 2 / max(keys, 1))
+def _said(lists: Sequence[Estimate]) -> dict[str, Any]:
+    """What is said about the numbers: first what has to be known before they are read."""
+    first = lists[:1]
+    return {
+        "warnings": [warning for found in first for warning in found.warnings],
+        "notes": [note for found in first for note in found.notes],
+    }
 
 
-def _floor(found: Estimate, unit: Unit, keys: int) -> str:
-    """The value from which on a rare key stands out."""
-    return unit.text(_needed(keys) * float(found.error.min()))
+def _floor(found: Estimate, unit: Unit) -> str:
+    """The value from which on a key stands out, empty where none would."""
+    return unit.text(found.findings.floor) if math.isfinite(found.findings.floor) else ""
 
 
-def _rows(found: Estimate, scale: Scale, unit: Unit, keys: int) -> list[dict[str, Any]]:
-    needed = _needed(keys)
+def _rows(found: Estimate, scale: Scale, unit: Unit) -> list[dict[str, Any]]:
     rows = []
-    for row, strength in zip(found.rows(), found.significance.tolist(), strict=True):
+    for row in found.rows():
         written = {name: unit.text(row[name]) for name in ("low", "value", "high")}
         rows.append(
             {
                 "key": row["key"],
                 **written,
                 "error": "?" if row["error"] is None else unit.text(row["error"]),
-                "noise": bool(row["flagged"] or strength < needed),
+                "noise": row["flagged"],
                 "at": scale.place(row["value"]),
                 "from": scale.place(row["low"]),
                 "to": scale.place(row["high"]),

@@ -151,5 +151,9 @@ def _walk_law(steps: int) -> tuple[Floats, Floats]:
     """Places and probabilities of a simple random walk."""
     ups = np.arange(steps + 1, dtype=np.float64)
     logs = np.array([math.lgamma(steps + 1) - math.lgamma(u + 1) - math.lgamma(steps - u + 1) for u in ups])
-    mass = np.exp(logs - steps * math.log(2))
-    return 2 * ups - steps, mass / mass.sum()
+    logs -= steps * math.log(2)
+    likely = (
+        logs > -200
+    )  # what is left out weighs less than 1e-80, and numbers that small slow everything down
+    mass = np.exp(logs[likely])
+    return 2 * ups[likely] - steps, mass / mass.sum()

@@ -78,8 +78,8 @@ class Listed(Mechanism):
         """Keys as numbers below `size`."""
         if keys.kind != "closed":
             raise Refused(f"Mechanism {self.name} needs a closed vocabulary.")
-        if keys.count > self.size:
-            raise Refused(f"The vocabulary has {keys.count} keys; size = {self.size} is too small.")
+        if keys.places > self.size:
+            raise Refused(f"The vocabulary has {keys.places} keys; size = {self.size} is too small.")
         return ids.astype(np.int64)
 
     # On the device

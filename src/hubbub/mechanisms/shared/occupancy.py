@@ -23,8 +23,8 @@ from hubbub.primitives.samplers import UNIT, favoured_weight
 #: Hash evaluations a device may spend on a report unless told otherwise: several seeds for short records.
 _DEVICE_COST = 64
 _MOST_SEEDS = 8
-#: Entries per record up to which the number of buckets is searched for.
-_SEARCHED = 1024
+#: Entries per record up to which every number of buckets is tried, and up to which those near the scaled one are.
+_TRIED, _SEARCHED = 64, 1024
 #: Levels reached by fewer buckets than this on average do not matter.
 _NEGLIGIBLE = 1e-9
 
@@ -214,18 +214,29 @@ def best_favoured(occupancy: Occupancy, epsilon: float) -> tuple[float, int]:
 def best_buckets(balls: int, epsilon: float, seeds: int, signed: bool, family: str) -> int:
     """The number of buckets with the lowest variance: powers of two first, then between them (prf).
 
-    From a thousand entries on the best number grows in proportion to them, and is not searched for anew.
+    With many entries the best number grows in proportion to them: it is then looked for near the scaled one, and from
+    a thousand entries on taken as it is.
     """
+
+    def scaled(fewer: int) -> int:
+        best = best_buckets(fewer, epsilon, seeds, signed, family)
+        return min(1 << 20, best << round(math.log2(balls / fewer)))
+
     if balls > _SEARCHED:
-        doublings = round(math.log2(balls / _SEARCHED))
-        return min(1 << 20, best_buckets(_SEARCHED, epsilon, seeds, signed, family) << doublings)
+        return scaled(_SEARCHED)
 
     def loss(buckets: int) -> float:
         return best_favoured(occupancy_of(balls, buckets, seeds, signed), epsilon)[0]
 
     first = 0 if signed else 1
     found: dict[int, float] = {}
-    for a in range(first, 21):
+    if balls > _TRIED:
+        best = 1 << (scaled(_TRIED).bit_length() - 1)
+        while best not in found or not {max(best // 2, 1 << first), min(2 * best, 1 << 20)} <= set(found):
+            for near in {max(best // 2, 1 << first), best, min(2 * best, 1 << 20)} - set(found):
+                found[near] = loss(near)
+            best = min(found, key=found.__getitem__)
+    for a in range(first, 21) if balls <= _TRIED else ():
         found[1 << a] = loss(1 << a)
         # There can be one optimum at very few buckets and one at about max_entries * exp(epsilon).
         if 1 << a >= 2 * balls * (1 + math.exp(epsilon)) and found[1 << a] > found[1 << (a - 1)]:

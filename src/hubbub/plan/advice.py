@@ -1,0 +1,108 @@
+"""What would have to change for more to be learned: the planner's answers to an estimate that is in hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hubbub.model.mechanism import Goal, Quantity
+from hubbub.plan.entries import best_entries
+from hubbub.plan.inverse import epsilon_for, users_for
+from hubbub.plan.ranking import without_sum
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import Estimate
+from hubbub.server.findings import width_for
+from hubbub.server.truncation import Truncation, kept_of_long
+
+
+def advised(task: Task, estimate: Estimate, histogram: Mapping[int, int] | None = None) -> Estimate:
+    """The estimate with the planner's advice where nothing stands out, or much was lost to max_entries.
+
+    `histogram` says how many users have how many entries; left out, it is made up from what the reports say.
+    """
+    findings, truncation = estimate.findings, estimate.truncation
+    if findings.nothing:
+        findings = replace(findings, advice=outlook(task, estimate))
+    if truncation is not None and truncation.alarming:
+        lengths = histogram or rough_lengths(task, truncation, estimate.reports)
+        better = entries_to_take(task, estimate.quantity, estimate.reports, lengths)
+        truncation = replace(truncation, suggested=better)
+    return replace(estimate, findings=findings, truncation=truncation)
+
+
+def goal_of_task(task: Task, quantity: Quantity, users: int, keys: int) -> Goal:
+    """What somebody who has made this task wants to learn."""
+    mechanism, promise = task.mechanism, task.mechanism.guarantee()
+    return Goal(
+        without_sum(quantity, mechanism.values),
+        promise.epsilon,
+        mechanism.max_entries,
+        mechanism.values,
+        "record" if promise.unit == "record" else "entry" if promise.unit == "entry" else "l1",
+        promise.distance,
+        promise.delta if promise.unit == "l1" else 0.0,
+        users,
+        keys=max(keys, 1),
+        center=(task.low + task.high) / 2 / _largest(task) if mechanism.values == "signed" else 0.0,
+        open=task.keys.kind != "closed",
+    )
+
+
+def outlook(task: Task, estimate: Estimate) -> str:
+    """How many people, or which epsilon, would have shown more where nothing stands out.
+
+    Asked about is the next power of ten below what would have stood out. Empty where the planner has no answer.
+    """
+    share = task.scale.kind == "set" or estimate.quantity in ("frequency", "conditional")
+    largest = 1.0 if share else _largest(task)
+    each = estimate.reports if estimate.quantity == "sum" else 1
+    floor = min(estimate.findings.floor / each, largest)
+    wanted = 10.0 ** (math.ceil(math.log10(floor)) - 1)
+    keys = estimate.findings.candidates
+    goal = goal_of_task(task, "frequency" if share else "mean", estimate.reports, keys)
+    error = wanted / width_for(estimate.level, keys)
+    try:
+        people = users_for(goal, error, largest)
+    except Refused:
+        return ""
+    try:
+        other = f"or epsilon {epsilon_for(goal, error, largest):.3g} with as many as now"
+    except Refused:
+        other = "and with as many as now no epsilon up to 8 would do"
+    what, at = "share" if share else "mean", f"at epsilon {goal.epsilon:g}"
+    return f"By the plan, a {what} of {wanted:g} takes about {_rounded(people):,} people {at}, {other}."
+
+
+def entries_to_take(task: Task, quantity: Quantity, users: int, histogram: Mapping[int, int]) -> int | None:
+    """The max_entries that the planner would take for records of these lengths, None if it has no answer.
+
+    `histogram` says how many users have how many entries.
+    """
+    keys = task.keys.count if task.keys.kind == "closed" else 1 << task.keys.bits
+    try:
+        return best_entries(goal_of_task(task, quantity, users, keys), histogram).max_entries
+    except Refused:
+        return None
+
+
+def rough_lengths(task: Task, truncation: Truncation, users: int) -> dict[int, int]:
+    """A histogram of lengths that has what the reports say: long records all have one length, others max_entries.
+
+    Of long records the share lost / longer of all entries is dropped, as of records of kept / (1 - lost / longer).
+    """
+    long = max(round(truncation.longer * users), 1)
+    dropped = min(truncation.lost / max(truncation.longer, 1e-9), 0.99)
+    length = max(round(kept_of_long(task) / (1 - dropped)), truncation.limit + 1)
+    return {truncation.limit: max(users - long, 0), length: long}
+
+
+def _largest(task: Task) -> float:
+    return max(abs(task.low), abs(task.high))
+
+
+def _rounded(number: int) -> int:
+    """Two digits: a plan is no more exact."""
+    step = int(10 ** max(len(str(number)) - 2, 0))
+    return -(-number // step) * step

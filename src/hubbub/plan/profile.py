@@ -1,0 +1,143 @@
+"""Which keys are held by whom, as far as it can be said beforehand: shares of keys, and what sampling down leaves.
+
+The model: everybody draws keys, with odds that are the same for all, until the record is full. A record of L entries
+then holds a key of odds p with probability 1 - exp(-c p), where c, the draws that L different keys take, solves
+sum over keys of (1 - exp(-c p)) = L. So a rare key is held in proportion to a record's length, and the most frequent
+ones by nearly everybody, however short the record: sampling long records down costs the rare keys most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubbub.primitives.arrays import Floats
+from hubbub.primitives.errors import Refused
+
+#: Keys up to this rank are looked at one by one, later ones in groups of this ratio.
+_SINGLE, _RATIO = 32, 1.15
+#: Exponents of Zipf's law that are considered, and the one that is taken where nothing is said: the largest shares of
+#: books and clothes that people rate fit 0.55 and 0.6, those of shopping baskets and clicks 1.0 and 1.25.
+_FLATTEST, _STEEPEST, USUAL = 0.0, 4.0, 0.8
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many entries records have: lengths in ascending order, and the share of users with each."""
+
+    entries: Floats
+    users: Floats
+
+    @classmethod
+    def of(cls, histogram: Mapping[int, int], keys: int) -> Lengths:
+        """From the number of users with each number of entries; a record holds a key at most once."""
+        entries = np.array(sorted(histogram), dtype=np.float64)
+        users = np.array([histogram[int(length)] for length in entries], dtype=np.float64)
+        if not len(entries) or entries.min() < 0 or users.min() < 0 or (entries * users).sum() == 0:
+            raise Refused("The histogram of entries per user is empty.")
+        return cls(np.minimum(entries, keys)[users > 0], users[users > 0] / users.sum())
+
+    def dropped(self, limit: int) -> float:
+        """The share of all entries that sampling down to `limit` drops."""
+        beyond = np.maximum(self.entries - limit, 0)
+        return float(beyond @ self.users / (self.entries @ self.users))
+
+    def kept(self, limit: int) -> float:
+        """Entries of a record that are left, in the mean."""
+        return float(np.minimum(self.entries, limit) @ self.users)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Shares of keys, how many keys have each, and the chance that a record of each length holds one."""
+
+    lengths: Lengths
+    shares: Floats
+    keys: Floats
+    #: [shares, lengths]
+    held: Floats
+    #: Of Zipf's law; none for shares that were given.
+    exponent: float | None = None
+
+    @classmethod
+    def zipf(cls, lengths: Lengths, keys: int, largest: float | None = None) -> Profile:
+        """Keys by Zipf's law whose shares add up to the mean number of entries.
+
+        The exponent is the usual one, or the one with which the most frequent key has the share `largest`.
+        """
+        if largest is None:
+            return cls._of_exponent(lengths, keys, USUAL)
+        low, high = _FLATTEST, _STEEPEST
+        least, most = (float(cls._of_exponent(lengths, keys, end).shares[0]) for end in (low, high))
+        if not least <= largest <= most:
+            raise Refused(
+                f"With these lengths the most frequent of {keys:,} keys has a share between {least:.3g} and "
+                f"{most:.3g}, not {largest:g}."
+            )
+        while high - low > 1e-4:
+            middle = (low + high) / 2
+            reached = float(cls._of_exponent(lengths, keys, middle).shares[0])
+            low, high = (middle, high) if reached < largest else (low, middle)
+        return cls._of_exponent(lengths, keys, high)
+
+    @classmethod
+    def _of_exponent(cls, lengths: Lengths, keys: int, exponent: float) -> Profile:
+        ranks, counts = _ranks(keys)
+        odds = ranks**-exponent
+        held = -np.expm1(-odds[:, None] * _draws(lengths, odds, counts)[None, :])
+        return cls(lengths, held @ lengths.users, counts, held, exponent)
+
+    @classmethod
+    def given(cls, lengths: Lengths, keys: int, shares: Mapping[float, int]) -> Profile:
+        """So many keys with such shares; who holds them is taken from Zipf's law with the usual exponent."""
+        wanted = np.array(sorted(shares, reverse=True), dtype=np.float64)
+        counts = np.array([shares[float(share)] for share in wanted], dtype=np.float64)
+        if not len(wanted) or wanted.min() <= 0 or wanted.max() > 1 or counts.min() < 0 or not counts.any():
+            raise Refused("Shares lie above 0 and are at most 1, and some key has to have one.")
+        ranks, places = _ranks(keys)
+        draws = _draws(lengths, ranks**-USUAL, places)
+        odds = np.geomspace(1e-12 / draws.max(), 50 / draws[draws > 0].min(), 600)
+        reached = -np.expm1(-odds[:, None] * draws[None, :]) @ lengths.users
+        found = np.exp(np.interp(np.log(wanted), np.log(reached), np.log(odds)))
+        held = -np.expm1(-found[:, None] * draws[None, :])
+        return cls(lengths, held @ lengths.users, counts, held)
+
+    @property
+    def weights(self) -> Floats:
+        """How much each share counts: as often as its keys are held, so that they add up to 1."""
+        held = self.keys * self.shares
+        return np.asarray(held / held.sum())
+
+    def kept(self, limit: int) -> Floats:
+        """The shares after sampling down: a key of a record of L entries stays with probability limit / L."""
+        stays = np.minimum(1, limit / np.maximum(self.lengths.entries, 1)) * self.lengths.users
+        return np.asarray(self.held @ stays)
+
+    def words(self) -> str:
+        """In a few words, for people."""
+        number = f"{self.keys.sum():,.0f} keys"
+        if self.exponent is None:
+            return f"{number} with the given shares"
+        return f"{number} by Zipf's law (exponent {self.exponent:.2g}, largest share {self.shares[0]:.2g})"
+
+
+def _ranks(keys: int) -> tuple[Floats, Floats]:
+    """Ranks that stand for all ranks 1 .. keys, and for how many each."""
+    edges = np.arange(1.0, min(keys, _SINGLE) + 2)
+    if keys > _SINGLE:
+        steps = math.ceil(math.log(keys / _SINGLE) / math.log(_RATIO))
+        later = np.unique(np.rint(np.geomspace(_SINGLE + 1.0, keys + 1.0, steps + 2)))
+        edges = np.unique(np.concatenate([edges, later]))
+    counts = np.diff(edges)
+    return np.sqrt(edges[:-1] * np.maximum(edges[1:] - 1, edges[:-1])), counts
+
+
+def _draws(lengths: Lengths, odds: Floats, counts: Floats) -> Floats:
+    """How many draws (in units of the odds) bring as many different keys as each length has."""
+    tries = np.concatenate([[0.0], np.geomspace(1e-3 / (odds @ counts), 40 / odds.min(), 400)])
+    different = counts @ -np.expm1(-odds[:, None] * tries[None, :])
+    found: Floats = np.interp(lengths.entries, different, tries)
+    return found

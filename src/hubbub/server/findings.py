@@ -1,0 +1,134 @@
+"""What stands out from noise when many keys are looked through, and what would have.
+
+Of a million keys that nobody has, 25,000 have an interval of level 95% above 0, and a ranked list shows the luckiest of
+them. So a key counts as found only if its interval for all keys together is away from 0: with probability `level` no
+key that nobody has is found. How many keys were looked through stays with an estimate when rows are taken out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from hubbub.model.mechanism import Quantity
+from hubbub.primitives.arrays import Bools, Floats
+
+if TYPE_CHECKING:
+    from hubbub.protocol.task import Task
+
+#: Which values can be real: shares are never negative, and neither are means of values that are not.
+Side = Literal["above", "below", "both"]
+
+_WHAT = {"frequency": "a share", "mean": "a mean", "sum": "a sum"}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """How many keys were estimated together, how many of them stand out, and what would have.
+
+    `floor` is the smallest true value that stands out every other time (of a conditional mean: the smallest share that
+    does), infinite where not even a key that everybody has would. `advice` is what a planner adds where nothing does.
+    """
+
+    candidates: int
+    count: int
+    floor: float
+    advice: str = ""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether keys were looked at and none stands out."""
+        return self.candidates > 0 and self.count == 0
+
+    def words(self, quantity: Quantity, reports: int) -> str:
+        """A few sentences; where nothing stands out, that comes first."""
+        what = "a share" if quantity == "conditional" else _WHAT[quantity]
+        would = f"{what} of about {self.floor:.3g} or more"
+        if quantity == "mean":
+            would += " from 0"
+        if self.count:
+            verb = "stands" if self.count == 1 else "stand"
+            return (
+                f"{self.count:,} of {_keys(self.candidates)} {verb} out from the noise when all are looked at "
+                f"together; with {reports:,} reports that takes {would}."
+            )
+        if math.isfinite(self.floor):
+            outlook = f"With {reports:,} reports, {would} would have stood out."
+        else:
+            outlook = f"With {reports:,} reports, not even a key that everybody has would have stood out."
+        none = (
+            "the one key that was asked for cannot"
+            if self.candidates == 1
+            else f"none of {_keys(self.candidates)} can"
+        )
+        return " ".join(
+            filter(None, [f"Nothing stands out: {none} be told from noise. {outlook}", self.advice])
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; JSON has no infinity."""
+        return {**asdict(self), "floor": self.floor if math.isfinite(self.floor) else None}
+
+
+def _keys(count: int) -> str:
+    return f"{count:,} {'key' if count == 1 else 'keys'}"
+
+
+def width_for(level: float, keys: int = 1) -> float:
+    """Standard errors either side of an estimate, for intervals that hold for this many keys together (Bonferroni)."""
+    return -NormalDist().inv_cdf((1 - level) / max(keys, 1) / 2)
+
+
+def side_of(task: Task, quantity: Quantity) -> Side:
+    """On which side of 0 the quantity can be."""
+    if quantity in ("frequency", "conditional") or task.scale.kind == "set" or task.low >= 0:
+        return "above"
+    return "below" if task.high <= 0 else "both"
+
+
+def strength(value: Floats, error: Floats, side: Side) -> Floats:
+    """Standard errors from 0, towards where the truth can be."""
+    away = {"above": value, "below": -value, "both": np.abs(value)}[side]
+    return away / np.maximum(error, 1e-300)
+
+
+def stands_out(low: Floats, high: Floats, side: Side) -> Bools:
+    """Whether an interval for all keys together leaves no room for 0."""
+    found: Bools = {"above": low > 0, "below": high < 0, "both": (low > 0) | (high < 0)}[side]
+    return found
+
+
+def floor_for(task: Task, quantity: Quantity, reports: int, width: float) -> float:
+    """The smallest value whose own error bar, `width` standard errors long, does not reach 0.
+
+    From the formula behind planner and error bars, for a key that a share f of the users hold with the largest value:
+    the least f whose estimate, if it comes out as it should, stands out.
+    """
+    mechanism = task.mechanism
+    if quantity in ("frequency", "conditional"):
+        return _least(lambda f: f - width * math.sqrt(mechanism.variance("frequency", reports, f, f, f)))
+    center, half = task.scale.center, task.scale.half
+    largest = max(abs(task.scale.low), abs(task.scale.high))
+
+    def clear(f: float) -> float:
+        variance = half**2 * mechanism.variance("mean", reports, f, f, f)
+        if center:
+            variance += center**2 * mechanism.variance("frequency", reports, f, f, f)
+        return largest * f - width * math.sqrt(variance)
+
+    return largest * _least(clear)
+
+
+def _least(clear: Any) -> float:
+    """The least share f up to 1 with clear(f) >= 0, infinite if there is none, by bisection on a log scale."""
+    if clear(1.0) < 0:
+        return math.inf
+    low, high = 1e-12, 1.0
+    while high / low > 1.0001:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if clear(middle) >= 0 else (middle, high)
+    return high

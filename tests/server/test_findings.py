@@ -1,0 +1,181 @@
+"""What stands out: noise is never a finding, whatever is looked through, and what would have stood out is right."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from helpers import small_task
+from hubbub.model.record import GRID, Entries
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import Estimate, estimate
+from hubbub.server.findings import floor_for, side_of, width_for
+from hubbub.simulation.rehearsal import simulate
+
+
+def holding(users: int, holders: int, key: int = 0, value: float = 1.0) -> Entries:
+    """A crowd of which the first `holders` have one key with this scaled value, and nobody anything else."""
+    lengths = np.arange(users) < holders
+    values = np.full(holders, round(value * GRID), dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Entries(np.full(holders, key, dtype=np.uint64), values, offsets)
+
+
+def collected(task: Task, entries: Entries, seed: int = 1, **options: Any) -> Estimate:
+    return estimate(task, simulate(task, entries, seed).state, **options)
+
+
+NOISE = small_task("collision", 400, epsilon=1.0)
+
+
+def test_noise_is_hardly_ever_a_finding() -> None:
+    """400 keys that nobody has, 150 collections: in at most 5% of them any key is found.
+
+    More than 24 of 150 happen with probability below 1e-6 (binomial). The interval of each key by itself, which marked
+    rows before, finds keys in all of them; a width 30% too small finds them in far more than 24.
+    """
+    found, alone, narrow = 0, 0, 0
+    for run in range(150):
+        result = collected(NOISE, holding(400, 0), seed=10 * run)
+        found += result.findings.count > 0
+        alone += bool((result.low > 0).any())
+        narrow += bool((result.value > 0.7 * width_for(0.95, 400) * result.error).any())
+        assert result.findings.count == int((~result.flagged).sum())
+        assert not (result.value[~result.flagged] < 0).any()
+    assert found <= 24
+    assert alone == 150
+    assert narrow > 24
+
+
+def test_a_value_at_the_floor_stands_out_every_other_time() -> None:
+    """Between 28% and 72% of 140 collections (5.2 standard deviations, false alarms below 1e-6).
+
+    A floor 30% off is found in nearly all or in nearly none of them.
+    """
+    users, width = 2000, width_for(0.95, 400)
+    floor = floor_for(NOISE, "frequency", users, width)
+
+    def share(truth: float) -> float:
+        crowd = holding(users, round(truth * users))
+        return float(np.mean([not collected(NOISE, crowd, 10 * run).flagged[0] for run in range(140)]))
+
+    assert 0.28 < share(floor) < 0.72
+    assert not 0.28 < share(1.3 * floor) < 0.72
+    assert not 0.28 < share(0.7 * floor) < 0.72
+
+
+def test_the_floor_is_the_planners_detectable_value_where_shares_are_small() -> None:
+    task = small_task("collision", 1000)
+    error = math.sqrt(task.mechanism.variance("frequency", 10**9))
+    assert floor_for(task, "frequency", 10**9, 4.0) == pytest.approx(4 * error, rel=0.01)
+    assert floor_for(task, "frequency", 2, 4.0) == math.inf
+
+
+def test_floors_of_means_are_in_the_units_of_the_values() -> None:
+    """Twice the range, twice the floor; a conditional mean is known from a share on."""
+    narrow, wide = (
+        Task.parse({**small_task("coco", 100, values="signed").model_dump(), "low": -size, "high": size})
+        for size in (1.0, 2.0)
+    )
+    assert floor_for(wide, "mean", 10**6, 4.0) == pytest.approx(2 * floor_for(narrow, "mean", 10**6, 4.0))
+    ratings = Task.parse({**small_task("coco", target="conditional").model_dump(), "low": 1.0, "high": 5.0})
+    assert 0 < floor_for(ratings, "conditional", 10**6, 4.0) < 1
+    assert floor_for(ratings, "mean", 10**6, 4.0) > floor_for(ratings, "conditional", 10**6, 4.0)
+
+
+def test_what_is_remembered_when_rows_are_taken_out() -> None:
+    result = collected(NOISE, holding(20_000, 20_000))
+    assert (result.findings.candidates, result.findings.count) == (400, 1)
+    for part in (result.top(3), result.take([5, 0]), result.top(9).take([0])):
+        assert part.findings == result.findings
+        assert part.flagged.tolist() == [key != "0" for key in part.keys]
+    assert result.top(1).keys == ("0",)
+
+
+def test_the_number_of_keys_that_were_asked_for_decides() -> None:
+    """A share that stands out by itself and not as the luckiest of 400."""
+    users = 2000
+    alone, all_keys = (floor_for(NOISE, "frequency", users, width_for(0.95, keys)) for keys in (1, 400))
+    crowd = holding(users, round(math.sqrt(alone * all_keys) * users))
+    seed = next(s for s in range(100) if alone < collected(NOISE, crowd, s).value[0] < 0.9 * all_keys)
+    assert collected(NOISE, crowd, seed, keys=["0"]).findings.count == 1
+    assert collected(NOISE, crowd, seed).flagged[0]
+
+
+def test_negative_shares_are_noise_and_negative_means_may_be_real() -> None:
+    signed = small_task("coco", 50, values="signed", epsilon=2.0)
+    result = collected(signed, holding(3000, 3000, value=-1.0))
+    assert (result.top(1).keys, result.flagged[0]) == (("0",), False)
+    assert result.value[0] < 0
+    upwards = Task.parse({**signed.model_dump(), "low": 0.0, "high": 1.0})
+    assert side_of(upwards, "mean") == "above"
+    assert side_of(Task.parse({**signed.model_dump(), "low": -1.0, "high": 0.0}), "sum") == "below"
+    shares = collected(NOISE, holding(400, 0))
+    assert shares.value.min() < 0
+    assert shares.flagged[shares.value < 0].all()
+    assert shares.top(50).value.min() > 0
+
+
+def test_conditional_means_are_flagged_by_the_share_of_holders_among_all_keys() -> None:
+    """Among 300 keys that nobody has, some have intervals of their own, and none is a finding."""
+    task = small_task("coco", 300, target="conditional", epsilon=2.0)
+    result = collected(task, holding(4000, 4000), quantity="conditional")
+    assert result.findings.count == 1
+    known = np.isfinite(result.error)
+    assert known.sum() > 1
+    assert result.flagged[~known].all()
+    assert result.flagged[1:].all()
+    assert "in the noise" in str(result)
+
+
+def test_where_nothing_stands_out_that_is_the_answer() -> None:
+    """First, on paper and in a notebook; no selection of noise is listed, but what was asked for is."""
+    result = collected(NOISE, holding(2000, 0))
+    floor = floor_for(NOISE, "frequency", 2000, width_for(0.95, 400))
+    first, *rest = str(result).splitlines()
+    assert first.startswith("Nothing stands out: none of 400 keys can be told from noise.")
+    assert f"a share of about {floor:.3g} or more would have stood out" in first
+    assert not any(line.startswith("  ") for line in rest)
+    assert repr(result) == str(result)
+    assert result.about()["warnings"] == [first]
+    assert next(iter(result.about())) == "warnings"
+    asked = collected(NOISE, holding(2000, 0), keys=["0", "1"])
+    assert str(asked).count("in the noise") == 2
+    few = collected(NOISE, holding(10, 0))
+    assert few.findings.floor == math.inf
+    assert few.about()["findings"]["floor"] is None
+    assert "not even a key that everybody has" in str(few)
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
+def test_files_say_it_too(ending: str, tmp_path: Path) -> None:
+    result = collected(NOISE, holding(2000, 0))
+    path = tmp_path / f"e.{ending}"
+    result.save(path)
+    (warning,) = result.warnings
+    if ending == "csv":
+        header, first, second = path.read_text().splitlines()[:3]
+        assert warning in first
+        assert warning not in second
+        assert header.endswith(",note")
+    elif ending == "json":
+        said = json.loads(path.read_text())
+        assert said["warnings"] == [warning]
+        assert all(row["flagged"] for row in said["estimates"])
+        assert warning in path.read_text().splitlines()[2]
+    else:
+        table = pq.read_table(path)
+        assert json.loads(table.schema.metadata[b"hubbub"])["warnings"] == [warning]
+        assert all(table["flagged"].to_pylist())
+
+
+def test_refined_estimates_are_flagged_by_what_they_became() -> None:
+    result = collected(NOISE, holding(20_000, 20_000), refine="sparse")
+    assert (result.findings.count, result.value[0] > 0.9) == (1, True)
+    assert result.flagged[result.value == 0].all()
