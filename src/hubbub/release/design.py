@@ -3,7 +3,8 @@
 A plan never looks at the data. Bounds the holder does not give are either derived from those given (a sum is at
 most entries x largest value; counts have at most as many entries as their sum), or estimated privately with
 SHARE of epsilon (`sizes`). The choice is the AUTOMATIC algorithm with the smallest worst predicted error (root
-mean square, over true values 1, 2, 4, ... up to the bound) whose file has at most 16 MiB or 64 bytes per entry.
+mean square, over true values 1, 2, 4, ... up to the bound) whose file has at most 16 MiB or 64 bytes per entry,
+besides the list of keys where one is declared. Then, as for few whole numbers, it is noise on every key.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def plan(goal: Goal, sizes: Sizes | None = None, salt: str | None = None) -> Pla
             unsuitable[algorithm] = str(reason)
     found.sort(key=lambda other: (other.worst, other.bytes))
     if goal.algorithm is None:
-        budget = max(float(1 << 24), 64 * (case.nonzero or 0))
+        budget = max(float(1 << 24), 64 * (case.nonzero or 0)) + case.keys.list_bytes
         oversized = [other for other in found if other.bytes > budget]
         unsuitable |= {other.algorithm: f"would make a file of {other.bytes:,} bytes" for other in oversized}
         found = [other for other in found if other.bytes <= budget]
@@ -180,7 +181,7 @@ def _case(goal: Goal, sizes: Sizes | None, salt: str | None) -> _Case:
     nonzero = min(
         goal.max_nonzero or math.inf,
         (sizes and sizes.nonzero) or math.inf,
-        goal.universe or math.inf,
+        goal.possible or math.inf,
     )
     total = min(goal.max_sum or math.inf, sizes.total if sizes else math.inf, nonzero * top)
     if goal.kind == "counts":
@@ -305,7 +306,7 @@ def _prediction(algorithm: Algorithm, parts: tuple[Part, ...], case: _Case, crow
     return Prediction(
         algorithm,
         parts,
-        sum(_bytes(part, case) for part in parts),
+        sum(_bytes(part, case) for part in parts) + case.keys.list_bytes,
         errors[small][0] * step,
         errors[middle][0] * step,
         errors[large][0] * step,
