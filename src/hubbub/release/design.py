@@ -37,8 +37,10 @@ AUTOMATIC: tuple[Algorithm, ...] = ("laplace", "threshold", "alp", "threshold-al
 
 #: Share of epsilon for private size estimates, where bounds are missing.
 SHARE = 0.05
-#: Planned share of cells that entries set; the file grows as 1 / LOAD.
-LOAD = 1 / 32
+#: Planned share of cells that entries set: the first as long as the array has at most so many bits, or so many per
+#: entry, and never more than the second. At 1/32 strangers' bits make errors a fifth larger than at 1/128.
+SPARSE, LOAD = 1 / 128, 1 / 32
+_MOST_BITS, _MOST_BITS_PER_ENTRY = 1 << 23, 256
 #: Empty entries that a pure threshold may list, as a share of the entries.
 EXTRA = 1 / 20
 #: alpha of log-encoded levels: the paper's choice for small additive error (Section 6).
@@ -252,7 +254,7 @@ def _linear(case: _Case, epsilon: float, cap: int, gap: int) -> tuple[Alp, float
     levels = -(-cap // gap)
     if levels > MOST_LEVELS:
         raise _Unsuitable(f"values up to {cap * case.values.step:,.0f} need too many levels")
-    span, load = _span(case.ones(cap, gap))
+    span, load = _span(case.ones(cap, gap), case.nonzero)
     return Alp.make(case.values, epsilon, span, levels, gap), load
 
 
@@ -267,7 +269,7 @@ def _log(case: _Case, epsilon: float, cap: int) -> tuple[Part, float]:
     gap = max(1, math.ceil((growth - 1) / base_log / case.values.step))
     levels = max(1, math.ceil(math.log(max(cap * (growth - 1) / gap, 1.01), growth)))
     ones = min(case.ones(cap, gap), (case.nonzero or math.inf) * levels)
-    span, load = _span(ones)
+    span, load = _span(ones, case.nonzero)
     return Alp.make(case.values, epsilon, span, levels, gap, growth), load
 
 
@@ -290,12 +292,13 @@ _ARRAYS: dict[str, Callable[[_Case, float, int], tuple[Part, float]]] = {
 }
 
 
-def _span(ones: float) -> tuple[int, float]:
-    """Cells for LOAD, or as many as 32-bit hashes reach if the load is then still moderate."""
-    span = min(max(64, 64 * math.ceil(ones / LOAD / 64)), 1 << 32)
+def _span(ones: float, entries: float | None) -> tuple[int, float]:
+    """Cells for a load from SPARSE to LOAD, or as many as 32-bit hashes reach if the load is then still moderate."""
+    load = min(max(SPARSE, ones / max(_MOST_BITS, _MOST_BITS_PER_ENTRY * (entries or 0))), LOAD)
+    span = min(max(64, 64 * math.ceil(ones / load / 64)), 1 << 32)
     if ones > span / 8:
         raise _Unsuitable("needs more than 2^32 cells")
-    return span, max(LOAD, ones / span)
+    return span, max(load, ones / span)
 
 
 def _prediction(algorithm: Algorithm, parts: tuple[Part, ...], case: _Case, crowd: Crowd) -> Prediction:
