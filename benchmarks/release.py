@@ -176,10 +176,10 @@ def text(rows: list[Row]) -> str:
     ]
     words = prose(
         f"""{rows[0]["entries"]:,} Zipf counts up to {LARGEST:,} on keys out of 2^32, declared sum {rows[0]["total"]:,},
-        by epsilon for one unit of value. Errors are mean absolute errors over {REPEATS} releases. OpenDP's size is its array in
-        memory; it has no file. *Same bits* gives our array as many bits as OpenDP's has bytes; *on a list* declares the keys, and as
-        many others, beforehand, and the file holds their names. See [Releases beside OpenDP's ALP](release-opendp.md)
-        for the reasons."""
+        by epsilon for one unit of value. Errors are mean absolute errors over {REPEATS} releases. OpenDP's size is its
+        array in memory; it has no file. *Same bits* gives our array as many bits as OpenDP's has bytes; *on a list*
+        declares the keys, and as many others, beforehand, and the file holds their names. See [Releases beside OpenDP's
+        ALP](release-opendp.md) for the reasons."""
     )
     parts = [words, table(heads, cells)]
     parts += [f"OpenDP is missing: {row['failed']}" for row in rows if "failed" in row]

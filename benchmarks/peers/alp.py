@@ -1,7 +1,7 @@
 """Runs OpenDP's ALP queryable. Needs no hubbub.
 
-Reads {"keys", "counts", "absent", "total", "largest", "epsilon", "repeats"}; answers with times, the estimates of so many
-releases, the array's size and the epsilon for one unit of one entry as the library itself reckons it.
+Reads {"keys", "counts", "absent", "total", "largest", "epsilon", "repeats"}; answers with times, the estimates of so
+many releases, the array's size and the epsilon for one unit of one entry as the library itself reckons it.
 """
 
 from __future__ import annotations
