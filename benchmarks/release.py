@@ -27,6 +27,10 @@ from peers.environment import ask
 from timing import Row, best, peak_bytes
 
 LARGEST = 5000
+#: Epsilon for one unit of value: all of it, and what is left where a person counts for 4 keys, or for 16.
+BUDGETS = (1.0, 1 / 4, 1 / 16)
+#: Releases over which errors are averaged.
+REPEATS = 5
 BANDS = ((1, 1), (2, 9), (10, 99), (100, LARGEST))
 
 
@@ -38,56 +42,82 @@ def counts_table(entries: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
 
 
 def errors(found: NDArray[np.float64], truth: NDArray[np.int64], absent: NDArray[np.float64]) -> Row:
-    """Mean absolute errors: all keys, absent keys, and by true count where the table has any."""
+    """Mean absolute errors of some releases: all keys, absent keys, and by true count where the table has any."""
     off = np.abs(found - truth)
-    inside = {f"{low}-{high}": off[(truth >= low) & (truth <= high)] for low, high in BANDS}
-    bands = {name: float(part.mean()) for name, part in inside.items() if len(part)}
+    inside = {f"{low}-{high}": off[:, (truth >= low) & (truth <= high)] for low, high in BANDS}
+    bands = {name: float(part.mean()) for name, part in inside.items() if part.size}
     return {"nonzero": float(off.mean()), "absent": float(np.abs(absent).mean()), "bands": bands}
 
 
 def ours(name: str, parameters: Parameters, keys: Any, counts: Any, absent: Any) -> Row:
-    vector, _ = make_vector(parameters.values, keys, counts)
+    vector, _ = make_vector(parameters.values, parameters.keys.ids(keys), counts)
     seconds, release = best(lambda: Release.project(parameters, vector, SecretCoins()))
     with tempfile.TemporaryDirectory() as folder:
         size = release.save(Path(folder) / "counts.hub")
         opened = Release.open(Path(folder) / "counts.hub")
-        asking, answers = best(lambda: opened.query(keys))
-        zeros = opened.query(absent).value
+        asking, _ = best(lambda: opened.query(keys))
+    releases = [Release.project(parameters, vector, SecretCoins()) for _ in range(REPEATS)]
+    found, zeros = (np.array([made.query(asked).value for made in releases]) for asked in (keys, absent))
     row = {"name": name, "build": seconds, "bytes": size, "query": asking / len(keys)}
-    return {**row, **errors(answers.value, counts, zeros)}
+    return {**row, **errors(found, counts, zeros)}
 
 
-def opendp(total: int, keys: Any, counts: Any, absent: Any) -> Row:
+def opendp(epsilon: float, total: int, keys: Any, counts: Any, absent: Any) -> Row:
+    """The peer asks OpenDP itself whether its parameter spends this epsilon on one unit of one entry."""
     question = {"keys": keys.tolist(), "counts": counts.tolist(), "absent": absent[:2000].tolist()}
-    found = ask("alp", {**question, "total": total, "largest": LARGEST, "scale": 1.0})
+    found = ask(
+        "alp", {**question, "total": total, "largest": LARGEST, "epsilon": epsilon, "repeats": REPEATS}
+    )
     row = {name: found[name] for name in ("build", "query")}
     measured = errors(np.array(found["found"]), counts, np.array(found["absent"]))
     return {"name": f"OpenDP {found['version']}", **row, "bytes": found["cells"], **measured}
 
 
+def listed(goal: Goal, keys: Any, counts: Any, absent: Any) -> Row:
+    """The same table when its keys, and as many others, are declared beforehand: noise on every key."""
+    names = tuple(map(str, np.concatenate([keys, absent[: len(keys)]]).tolist()))
+    declared = goal.model_copy(
+        update={"universe": None, "vocabulary": tuple(dict.fromkeys(names)), "algorithm": None}
+    )
+    parameters = plan(declared).parameters
+    return ours(f"hubbub, {parameters.algorithm} on a list", parameters, keys, counts, absent[: len(keys)])
+
+
 def measure(entries: int = 10_000, large: int = 0) -> list[Row]:
-    """Rows of our releases and OpenDP's; with `large`, one of that many entries."""
+    """Rows of our releases and OpenDP's, by budget; with `large`, one of that many entries."""
     keys, counts = counts_table(entries)
     absent = np.random.default_rng(2).integers(0, 1 << 32, 20_000, dtype=np.uint64)
     total = int(1.1 * counts.sum())
+    rows = [
+        {"entries": entries, "total": total, "epsilon": epsilon, **row}
+        for epsilon in BUDGETS
+        for row in _rows(epsilon, total, keys, counts, absent)
+    ]
+    return [*rows, _large(large)] if large else rows
+
+
+def _rows(epsilon: float, total: int, keys: Any, counts: Any, absent: Any) -> list[Row]:
     goal = Goal(
-        epsilon=1, universe=1 << 32, max_nonzero=entries, max_value=LARGEST, max_sum=total, algorithm="alp"
+        epsilon=epsilon,
+        universe=1 << 32,
+        max_nonzero=len(keys),
+        max_value=LARGEST,
+        max_sum=total,
+        algorithm="alp",
     )
     base = plan(goal).parameters
-    cells = 1 << (total * 50 // 4 - 1).bit_length()
-    pair = Alp.make(base.values, 1.0, span=cells, levels=LARGEST // 2, gap=2)
-    single = Alp.make(base.values.model_copy(), 1.0, span=cells, levels=LARGEST, gap=1)
-    rows = [
-        ours("hubbub, planned alp", base, keys, counts, absent),
-        ours("hubbub, same bits c=2", base.model_copy(update={"parts": (pair,)}), keys, counts, absent),
-        ours("hubbub, same bits c=1", base.model_copy(update={"parts": (single,)}), keys, counts, absent),
-    ]
+    rows = [ours("hubbub, planned alp", base, keys, counts, absent)]
+    if epsilon == 1:
+        cells = 1 << (total * 50 // 4 - 1).bit_length()
+        pair = Alp.make(base.values, 1.0, span=cells, levels=LARGEST // 2, gap=2)
+        same = base.model_copy(update={"parts": (pair,)})
+        rows.append(ours("hubbub, same bits c=2", same, keys, counts, absent))
+    rows.append(listed(goal, keys, counts, absent))
     try:
-        rows.append(opendp(total, keys, counts, absent))
+        rows.append(opendp(epsilon, total, keys, counts, absent))
     except Refused as problem:
         rows.append({"name": "OpenDP", "failed": str(problem)})
-    rows = [{"entries": entries, "total": total, **row} for row in rows]
-    return [*rows, _large(large)] if large else rows
+    return rows
 
 
 def _large(entries: int) -> Row:
@@ -119,10 +149,11 @@ def _large(entries: int) -> Row:
 
 
 def text(rows: list[Row]) -> str:
-    compared = [row for row in rows if row["name"] != "large" and "failed" not in row]
+    compared = _compared(rows)
     bands = [f"{low}-{high}" for low, high in BANDS]
     cells = [
         [
+            f"{row['epsilon']:g}",
             row["name"],
             duration(row["build"]),
             f"{row['bytes']:,}",
@@ -134,6 +165,7 @@ def text(rows: list[Row]) -> str:
         for row in compared
     ]
     heads = [
+        "epsilon",
         "release",
         "build",
         "bytes",
@@ -143,9 +175,10 @@ def text(rows: list[Row]) -> str:
         *(f"count {band}" for band in bands),
     ]
     words = prose(
-        f"""{rows[0]["entries"]:,} Zipf counts up to {LARGEST:,} on keys out of 2^32, epsilon 1, declared sum
-        {rows[0]["total"]:,}. Errors are mean absolute errors. OpenDP's size is its array in memory; it has no file.
-        *Same bits* gives our array as many bits as OpenDP's has bytes. See [Releases beside OpenDP's
+        f"""{rows[0]["entries"]:,} Zipf counts up to {LARGEST:,} on keys out of 2^32, declared sum {rows[0]["total"]:,},
+        by epsilon for one unit of value. Errors are mean absolute errors over {REPEATS} releases. OpenDP's size is its
+        array in memory; it has no file. *Same bits* gives our array as many bits as OpenDP's has bytes; *on a list*
+        declares the keys, and as many others, beforehand, and the file holds their names. See [Releases beside OpenDP's
         ALP](release-opendp.md) for the reasons."""
     )
     parts = [words, table(heads, cells)]
@@ -159,8 +192,12 @@ def text(rows: list[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def _compared(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["name"] != "large" and "failed" not in row]
+
+
 def plot(rows: list[Row], figure: Any) -> None:
-    own = [row for row in rows if row["name"] != "large" and "failed" not in row]
+    own = [row for row in _compared(rows) if row["epsilon"] == 1]
     colours = [STRONG, MUTED, LIGHT, "black"]
     axes = figure.subplots()
     bands = [f"{low}-{high}" for low, high in BANDS if f"{low}-{high}" in own[0]["bands"]]
@@ -175,16 +212,21 @@ def plot(rows: list[Row], figure: Any) -> None:
 
 
 def headlines(rows: list[Row]) -> list[Headline]:
-    peers = [row for row in rows if row["name"].startswith("OpenDP") and "failed" not in row]
-    return [
-        line
-        for peer in peers
-        for line in (
-            Headline("building a release, against OpenDP", times(peer["build"] / rows[0]["build"])),
-            Headline("asking a release, against OpenDP", times(peer["query"] / rows[0]["query"])),
-            Headline("error of a release: OpenDP over hubbub", times(peer["nonzero"] / rows[0]["nonzero"])),
+    lines = []
+    for peer in _compared(rows):
+        if not peer["name"].startswith("OpenDP"):
+            continue
+        own = next(row for row in rows if row.get("epsilon") == peer["epsilon"])
+        error = times(peer["nonzero"] / own["nonzero"])
+        if peer["epsilon"] == 1:
+            lines += [
+                Headline("building a release, against OpenDP", times(peer["build"] / own["build"])),
+                Headline("asking a release, against OpenDP", times(peer["query"] / own["query"])),
+            ]
+        lines.append(
+            Headline(f"error of a release at epsilon {peer['epsilon']:g}: OpenDP over hubbub", error)
         )
-    ]
+    return lines
 
 
 SECTION = Section(

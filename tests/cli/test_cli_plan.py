@@ -218,7 +218,7 @@ def test_entries_for_given_shares(tmp_path: Path) -> None:
     said = succeed(*options)
     assert said["profile"] == "5 keys with the given shares"
     one = next(limit for limit in said["max_entries"] if limit["max_entries"] == 1)
-    assert one["bias"] == pytest.approx(0.75 * math.sqrt((0.8 * 0.2**2 + 0.1 * 0.1**2) / 0.9), rel=0.001)
+    assert one["bias"] == pytest.approx(0.75 * math.sqrt((4 * 0.2**2 + 0.1**2) / 5), rel=0.001)
     assert "not both" in refuse(*options, "--frequency", 0.2)
     assert "--entries" in refuse(*SETS, "--shares", tmp_path / "s.csv")
     assert "--entries" in refuse(*SETS, "--frequency", 0.2)

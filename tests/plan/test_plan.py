@@ -18,7 +18,7 @@ from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.inverse import epsilon_for, users_for
-from hubbub.plan.ranking import Option, choose, rank
+from hubbub.plan.ranking import Option, choose, pick, rank
 from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.simulation.populations import distinct_population, zipf_population
 from hubbub.simulation.rehearsal import simulate
@@ -329,26 +329,36 @@ INVERTED = [
 ]
 
 
+def taken(goal: Goal, **change: Any) -> float:
+    """The error of what would be taken for a changed goal."""
+    return pick(rank(replace(goal, **change))).error
+
+
 @pytest.mark.parametrize("goal", INVERTED, ids=str)
 def test_how_many_users(goal: Goal) -> None:
-    usual = rank(goal)[0].error
+    usual = taken(goal)
     for factor in (0.1, 0.9, 3.0):
         needed = users_for(goal, factor * usual)
-        assert rank(replace(goal, users=needed))[0].error == pytest.approx(factor * usual, rel=0.01)
-        assert rank(replace(goal, users=needed))[0].error <= factor * usual * (1 + 1e-9)
+        assert taken(goal, users=needed) == pytest.approx(factor * usual, rel=0.01)
+        assert taken(goal, users=needed) <= factor * usual * (1 + 1e-9)
         assert users_for(goal, 7 * factor * usual, unit_size=7.0) == pytest.approx(needed, abs=1)
+    assert users_for(goal, usual, best=True) <= users_for(goal, usual)
     with refused("sum"):
         users_for(replace(goal, quantity="sum"), 1.0)
 
 
 @pytest.mark.parametrize("goal", INVERTED, ids=str)
 def test_which_epsilon(goal: Goal) -> None:
-    usual = rank(goal)[0].error
+    """The error comes down to what is wanted, by the 5% of thrift more where another report becomes the shortest."""
+    usual = taken(goal)
     for factor in (0.6, 1.0, 2.5):
         needed = epsilon_for(goal, factor * usual)
-        assert rank(replace(goal, epsilon=needed))[0].error == pytest.approx(factor * usual, rel=0.01)
-        assert rank(replace(goal, epsilon=needed))[0].error <= factor * usual
-    assert epsilon_for(goal, 7 * usual, unit_size=7.0) == pytest.approx(goal.epsilon, rel=0.01)
+        assert taken(goal, epsilon=needed) == pytest.approx(factor * usual, rel=0.06)
+        assert taken(goal, epsilon=needed) <= factor * usual
+        best = epsilon_for(goal, factor * usual, best=True)
+        assert rank(replace(goal, epsilon=best))[0].error == pytest.approx(factor * usual, rel=0.01)
+        assert best <= 1.01 * needed
+    assert epsilon_for(goal, 7 * usual, unit_size=7.0) == pytest.approx(goal.epsilon, rel=0.06)
     with refused("epsilon up to 8", "users"):
         epsilon_for(goal, 1e-6 * usual)
 

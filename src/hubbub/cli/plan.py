@@ -187,8 +187,8 @@ def _limits(
     data["profile"] = profile.words()
     data["max_entries"] = [limit.as_dict() for limit in limits]
     lines.append(
-        f"max-entries, by root mean square error over {profile.words()}, each counted by its share; entries that are "
-        "dropped, and keys that stand out from zero:"
+        f"max-entries, by root mean square error over {profile.words()}; entries that are dropped, and how many of all "
+        "keys stand out from zero:"
     )
     lines += [
         f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "

@@ -14,23 +14,32 @@ from hubbub.cli._common import EXISTING, json_option, say
 @click.argument("keys", nargs=-1)
 @click.option("--keys", "keys_file", type=EXISTING, help="File with one key per line.")
 @click.option(
+    "--all", "all_keys", is_flag=True, help="All keys of the list that the release was declared for."
+)
+@click.option(
     "--estimator",
     type=click.Choice(["argmax", "difference", "median", "mean"]),
     help="Another estimator than the file's own; median and mean assume all values equally likely.",
 )
 @json_option
 def command(
-    *, release: Path, keys: tuple[str, ...], keys_file: Path | None, estimator: str | None, as_json: bool
+    *,
+    release: Path,
+    keys: tuple[str, ...],
+    keys_file: Path | None,
+    all_keys: bool,
+    estimator: str | None,
+    as_json: bool,
 ) -> None:
     """Estimates with 95 % intervals for KEYS from the file RELEASE, in the order asked."""
-    if bool(keys) == (keys_file is not None):
-        raise click.UsageError("Name keys, or a file of keys with --keys.")
+    if bool(keys) + (keys_file is not None) + all_keys != 1:
+        raise click.UsageError("Name keys, or a file of keys with --keys, or ask for --all.")
     from hubbub.release.artifact import Release
     from hubbub.tables.counts import read_keys
 
     opened = Release.open(release)
     asked = read_keys(keys_file) if keys_file is not None else list(keys)
-    answers = opened.query(asked, estimator=estimator)  # type: ignore[arg-type]
+    answers = opened.query(None if all_keys else asked, estimator=estimator)  # type: ignore[arg-type]
     guarantee = opened.guarantee()
 
     def tell() -> None:

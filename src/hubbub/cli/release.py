@@ -42,6 +42,11 @@ _ALGORITHMS = (
 @click.option("--delta", type=float, default=0.0, help="Allow thresholds with this failure probability.")
 @click.option("--signed", is_flag=True, help="Values may be below 0.")
 @click.option("--universe", type=int, help="Keys are whole numbers below this; otherwise they are text.")
+@click.option(
+    "--vocabulary",
+    type=EXISTING,
+    help="Text file with all keys there can be, one per line; others do not count.",
+)
 @click.option("--max-nonzero", type=int, help="Public bound on the number of keys.")
 @click.option("--max-value", type=float, help="Public bound on a value; larger ones are clipped.")
 @click.option("--max-sum", type=float, help="Public bound on the sum of all values.")
@@ -62,6 +67,7 @@ def command(
     count: str | None,
     value: str | None,
     user: str | None,
+    vocabulary: Path | None,
     output: Path,
     as_json: bool,
     **goal: Any,
@@ -72,8 +78,9 @@ def command(
     many. With --user it protects the person: all rows of one user. A user then counts once for a key, or with
     --count or --value for as much as --max-contribution allows.
 
-    The plan uses public bounds only. Without --max-nonzero and --max-sum, one twentieth of epsilon pays
-    for private estimates of the size.
+    The plan uses public bounds only. Without --max-nonzero, --max-sum and --vocabulary, one twentieth of epsilon
+    pays for private estimates of the size. With a list of all keys, decided before looking at the table, every key
+    of it gets noise of its own, which errs least.
     """
     column = value if count is None else count
     if (user is None and column is None) or (count is not None and value is not None):
@@ -86,11 +93,13 @@ def command(
         raise click.UsageError(
             "--max-contribution goes with --user and a column of values, and only with both."
         )
+    from hubbub.cli._tasks import read_vocabulary
     from hubbub.release.publisher import STAGES, build, make_goal
     from hubbub.tables.counts import read_table
 
     kind: Any = "counts" if value is None else "reals"
-    wanted = make_goal(kind=kind, **goal)
+    listed = None if vocabulary is None else tuple(read_vocabulary(vocabulary))
+    wanted = make_goal(kind=kind, vocabulary=listed, **goal)
     names = [name for name in (user, key, column) if name is not None]
     size = table.stat().st_size if table.is_file() else 0
     with progress("Reading", size, as_json) as tick:
@@ -148,6 +157,8 @@ def _tell_holder(published: Published) -> None:
             f"({tally.dropped_entries:,} dropped at random), {tally.clipped_contributions:,} contributions clipped, "
             f"{tally.rows_without_user:,} rows without a user left out"
         )
+    if plan.goal.vocabulary is not None:
+        rows += f", {published.undeclared:,} rows left out whose key is not in the list"
     click.echo(
         f"For you only, not private: {rows}; {summary.nonzero:,} nonzero keys, {summary.clipped:,} values clipped.",
         err=True,

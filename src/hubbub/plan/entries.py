@@ -1,8 +1,8 @@
 """How many entries of a record should count: noise against truncation.
 
 A low limit has little noise and drops many entries, a high one the opposite. What is compared is the root mean square
-error over a stated profile of keys (`Profile`), each counted by its share: over the entries that people have, so to
-speak. For a key of share f, of which sampling down leaves f',
+error over the keys of a stated profile (`Profile`): the given ones, or the most frequent ones by Zipf's law. For a key
+of share f, of which sampling down leaves f',
 
 - a frequency has the variance of a key of share f', and the bias f - f';
 - a mean has that of the mean, and the bias r (f - f'), r the mean value of those who hold the key: keys' mean values

@@ -22,6 +22,8 @@ _SINGLE, _RATIO = 32, 1.15
 #: Exponents of Zipf's law that are considered, and the one that is taken where nothing is said: the largest shares of
 #: books and clothes that people rate fit 0.55 and 0.6, those of shopping baskets and clicks 1.0 and 1.25.
 _FLATTEST, _STEEPEST, USUAL = 0.0, 4.0, 0.8
+#: The most frequent keys, which are those that people look at: as many as `hubbub run` shows.
+TOP = 20
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,10 @@ class Profile:
 
     @property
     def weights(self) -> Floats:
-        """How much each share counts: as often as its keys are held, so that they add up to 1."""
-        held = self.keys * self.shares
-        return np.asarray(held / held.sum())
+        """How much each share counts: every given key, or the TOP most frequent ones of a law, and all alike."""
+        most = self.keys.sum() if self.exponent is None else min(TOP, float(self.keys.sum()))
+        before = np.cumsum(self.keys) - self.keys
+        return np.asarray(np.clip(most - before, 0, self.keys) / most)
 
     def kept(self, limit: int) -> Floats:
         """The shares after sampling down: a key of a record of L entries stays with probability limit / L."""
@@ -121,7 +124,8 @@ class Profile:
         number = f"{self.keys.sum():,.0f} keys"
         if self.exponent is None:
             return f"{number} with the given shares"
-        return f"{number} by Zipf's law (exponent {self.exponent:.2g}, largest share {self.shares[0]:.2g})"
+        law = f"by Zipf's law (exponent {self.exponent:.2g}, largest share {self.shares[0]:.2g})"
+        return f"the {TOP} most frequent of {number} {law}" if self.keys.sum() > TOP else f"{number} {law}"
 
 
 def _ranks(keys: int) -> tuple[Floats, Floats]:

@@ -175,10 +175,16 @@ class Release:
         return float(self.query([key]).value[0])
 
     def query(
-        self, keys: Iterable[Any] | NDArray[Any], estimator: Estimator | None = None, level: float = 0.95
+        self,
+        keys: Iterable[Any] | NDArray[Any] | None = None,
+        estimator: Estimator | None = None,
+        level: float = 0.95,
     ) -> Table:
-        """Estimates and intervals for many keys at once (Algorithm 8)."""
+        """Estimates and intervals for many keys at once (Algorithm 8); left out: for all keys of a declared list."""
         p = self.parameters
+        keys = p.keys.names if keys is None else keys
+        if keys is None:
+            raise Refused("This release has no list of keys: name the keys to ask for.")
         chosen = estimator or p.estimator
         if chosen not in ESTIMATORS:
             raise Refused(f"There is no estimator {chosen!r}; choose one of {', '.join(ESTIMATORS)}.")
@@ -256,7 +262,7 @@ class Release:
             "estimator": p.estimator,
             "guarantee": p.guarantee().as_dict(),
             "values": p.values.model_dump(),
-            "keys": p.keys.model_dump(),
+            "keys": p.keys.model_dump(exclude={"names"}),
             "parts": [part.model_dump() for part in p.parts],
             "sizes": p.sizes.model_dump() if p.sizes else None,
             "users": p.users.model_dump() if p.users else None,

@@ -3,7 +3,8 @@
 A plan never looks at the data. Bounds the holder does not give are either derived from those given (a sum is at
 most entries x largest value; counts have at most as many entries as their sum), or estimated privately with
 SHARE of epsilon (`sizes`). The choice is the AUTOMATIC algorithm with the smallest worst predicted error (root
-mean square, over true values 1, 2, 4, ... up to the bound) whose file has at most 16 MiB or 64 bytes per entry.
+mean square, over true values 1, 2, 4, ... up to the bound) whose file has at most 16 MiB or 64 bytes per entry,
+besides the list of keys where one is declared. Then, as for few whole numbers, it is noise on every key.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ AUTOMATIC: tuple[Algorithm, ...] = ("laplace", "threshold", "alp", "threshold-al
 
 #: Share of epsilon for private size estimates, where bounds are missing.
 SHARE = 0.05
-#: Planned share of cells that entries set; the file grows as 1 / LOAD.
-LOAD = 1 / 32
+#: Planned share of cells that entries set: the first as long as the array has at most so many bits, or so many per
+#: entry, and never more than the second. At 1/32 strangers' bits make errors a fifth larger than at 1/128.
+SPARSE, LOAD = 1 / 128, 1 / 32
+_MOST_BITS, _MOST_BITS_PER_ENTRY = 1 << 23, 256
 #: Empty entries that a pure threshold may list, as a share of the entries.
 EXTRA = 1 / 20
 #: alpha of log-encoded levels: the paper's choice for small additive error (Section 6).
@@ -139,7 +142,7 @@ def plan(goal: Goal, sizes: Sizes | None = None, salt: str | None = None) -> Pla
             unsuitable[algorithm] = str(reason)
     found.sort(key=lambda other: (other.worst, other.bytes))
     if goal.algorithm is None:
-        budget = max(float(1 << 24), 64 * (case.nonzero or 0))
+        budget = max(float(1 << 24), 64 * (case.nonzero or 0)) + case.keys.list_bytes
         oversized = [other for other in found if other.bytes > budget]
         unsuitable |= {other.algorithm: f"would make a file of {other.bytes:,} bytes" for other in oversized}
         found = [other for other in found if other.bytes <= budget]
@@ -180,7 +183,7 @@ def _case(goal: Goal, sizes: Sizes | None, salt: str | None) -> _Case:
     nonzero = min(
         goal.max_nonzero or math.inf,
         (sizes and sizes.nonzero) or math.inf,
-        goal.universe or math.inf,
+        goal.possible or math.inf,
     )
     total = min(goal.max_sum or math.inf, sizes.total if sizes else math.inf, nonzero * top)
     if goal.kind == "counts":
@@ -251,7 +254,7 @@ def _linear(case: _Case, epsilon: float, cap: int, gap: int) -> tuple[Alp, float
     levels = -(-cap // gap)
     if levels > MOST_LEVELS:
         raise _Unsuitable(f"values up to {cap * case.values.step:,.0f} need too many levels")
-    span, load = _span(case.ones(cap, gap))
+    span, load = _span(case.ones(cap, gap), case.nonzero)
     return Alp.make(case.values, epsilon, span, levels, gap), load
 
 
@@ -266,7 +269,7 @@ def _log(case: _Case, epsilon: float, cap: int) -> tuple[Part, float]:
     gap = max(1, math.ceil((growth - 1) / base_log / case.values.step))
     levels = max(1, math.ceil(math.log(max(cap * (growth - 1) / gap, 1.01), growth)))
     ones = min(case.ones(cap, gap), (case.nonzero or math.inf) * levels)
-    span, load = _span(ones)
+    span, load = _span(ones, case.nonzero)
     return Alp.make(case.values, epsilon, span, levels, gap, growth), load
 
 
@@ -289,12 +292,13 @@ _ARRAYS: dict[str, Callable[[_Case, float, int], tuple[Part, float]]] = {
 }
 
 
-def _span(ones: float) -> tuple[int, float]:
-    """Cells for LOAD, or as many as 32-bit hashes reach if the load is then still moderate."""
-    span = min(max(64, 64 * math.ceil(ones / LOAD / 64)), 1 << 32)
+def _span(ones: float, entries: float | None) -> tuple[int, float]:
+    """Cells for a load from SPARSE to LOAD, or as many as 32-bit hashes reach if the load is then still moderate."""
+    load = min(max(SPARSE, ones / max(_MOST_BITS, _MOST_BITS_PER_ENTRY * (entries or 0))), LOAD)
+    span = min(max(64, 64 * math.ceil(ones / load / 64)), 1 << 32)
     if ones > span / 8:
         raise _Unsuitable("needs more than 2^32 cells")
-    return span, max(LOAD, ones / span)
+    return span, max(load, ones / span)
 
 
 def _prediction(algorithm: Algorithm, parts: tuple[Part, ...], case: _Case, crowd: Crowd) -> Prediction:
@@ -305,7 +309,7 @@ def _prediction(algorithm: Algorithm, parts: tuple[Part, ...], case: _Case, crow
     return Prediction(
         algorithm,
         parts,
-        sum(_bytes(part, case) for part in parts),
+        sum(_bytes(part, case) for part in parts) + case.keys.list_bytes,
         errors[small][0] * step,
         errors[middle][0] * step,
         errors[large][0] * step,

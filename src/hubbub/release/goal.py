@@ -43,6 +43,9 @@ class Goal(BaseModel):
     kind: Literal["counts", "reals"] = "counts"
     signed: bool = False
     universe: int | None = Field(default=None, ge=1, le=ALL, description="keys are whole numbers below this")
+    vocabulary: tuple[str, ...] | None = Field(
+        default=None, min_length=1, description="all keys there can be; rows with others do not count"
+    )
     max_entries: int | None = Field(default=None, ge=1, le=1 << 20, description="keys of a user that count")
     max_contribution: float | None = Field(
         default=None, gt=0, le=_LARGEST, description="for how much a user counts in one key (1 if not given)"
@@ -57,6 +60,10 @@ class Goal(BaseModel):
     def _check(self) -> Goal:
         if self.max_contribution is not None and self.max_entries is None:
             raise ValueError("max_contribution is about users, who need max_entries as well")
+        if self.vocabulary is not None and self.universe is not None:
+            raise ValueError("keys are either listed (vocabulary) or whole numbers (universe)")
+        if self.vocabulary is not None and len(set(self.vocabulary)) < len(self.vocabulary):
+            raise ValueError("the vocabulary lists a key twice")
         if self.kind == "counts" and self._contribution != math.floor(self._contribution):
             raise ValueError("a user's contribution to a count is a whole number")
         return self
@@ -109,12 +116,19 @@ class Goal(BaseModel):
         most = max(most, 1.0 if self.kind == "counts" else step)
         return Values(kind=self.kind, signed=self.signed, max_value=most, fraction_bits=self.fraction_bits)
 
+    @property
+    def possible(self) -> int | None:
+        """How many keys there can be, if that is declared."""
+        return self.universe if self.vocabulary is None else len(self.vocabulary)
+
     def key_space(self, salt: str) -> KeySpace:
-        """Text, or whole numbers below the universe."""
+        """Text, whole numbers below the universe, or a list."""
+        if self.vocabulary is not None:
+            return KeySpace(kind="listed", universe=len(self.vocabulary), salt=salt, names=self.vocabulary)
         kind: Literal["text", "integers"] = "text" if self.universe is None else "integers"
         return KeySpace(kind=kind, universe=self.universe or ALL, salt=salt)
 
     def needs_sizes(self) -> bool:
         """Whether nothing bounds the number of entries or their sum."""
         few = self.universe is not None and self.universe <= _SMALL_UNIVERSE
-        return self.max_nonzero is None and self.max_sum is None and not few
+        return self.max_nonzero is None and self.max_sum is None and not few and self.vocabulary is None

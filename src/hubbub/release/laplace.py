@@ -1,4 +1,4 @@
-"""Laplace noise on every entry: Algorithm 1, for universes small enough to write down."""
+"""Laplace noise on every entry: Algorithm 1, for universes small enough to write down, and for lists of keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Laplace(Part):
     """epsilon-DP (Algorithm 1 on a grid).
 
     Proof. Entries are noised independently, and discrete Laplace noise of scale s has
-    P(y | x + 1) / P(y | x) <= exp(1 / s) <= 1 + gain for every y. Clamping is post-processing.
+    P(y | x + 1) / P(y | x) <= exp(1 / s) <= 1 + gain for every y. Clamping is post-processing. Every key that
+    there can be has an entry, whether it is in the table or not: the universe, or the list, is public.
     """
 
     name: Literal["laplace"] = "laplace"

@@ -7,12 +7,13 @@ everything that is not in the list below is the same, and the list itself is wha
   length of its own, which is part of what its proof covers;
 - the size estimates, if bounds are missing, and the plan made from them: noisy, and paid for.
 
-The kind of keys follows from the goal (whole numbers where a universe is declared, text otherwise), the plan
-from the goal and noisy sizes, the salt from the operating system; there are no dates and no counts of rows or
-users in the file. Two things are not private and are meant for the table's holder alone: the summary, and a
-refusal. A table that is not of the declared kind (a key outside the universe, a value that is no number or
-below 0 without `signed`) is refused, with the reason, and nothing is written; whoever learns of that learns
-something about the table.
+The kind of keys follows from the goal (whole numbers where a universe is declared, the list where there is one,
+text otherwise), the plan from the goal and noisy sizes, the salt from the operating system; there are no dates
+and no counts of rows or users in the file. Where a list of keys is declared, rows with other keys are left out
+before anything else: whether one is depends on that row alone, so neighbours stay neighbours. Two things are
+not private and are meant for the table's holder alone: the summary, and a refusal. A table that is not of the
+declared kind (a key outside the universe, a value that is no number or below 0 without `signed`) is refused,
+with the reason, and nothing is written; whoever learns of that learns something about the table.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from hubbub.primitives.arrays import UInt64s
+from hubbub.primitives.arrays import Bools, UInt64s
 from hubbub.primitives.coins import Coins, InsecureCoins, SecretCoins
 from hubbub.primitives.errors import Refused, explain
 from hubbub.release.amounts import Amounts
@@ -43,19 +45,21 @@ TableLike = Mapping[Any, Any] | tuple[Iterable[Any], ...]
 
 @dataclass(frozen=True)
 class Published:
-    """A release with its plan, and a summary of the table and its users that only its holder should see."""
+    """A release with its plan, and what only the table's holder should see: a summary of the table and its users, and
+    how many rows were left out because their key is not in the declared list."""
 
     release: Release
     plan: Plan
     summary: Summary
     tally: Tally | None
+    undeclared: int = 0
 
 
 def publish(table: TableLike, **goal: Any) -> Release:
     """A private release of a table, with coins from the operating system.
 
     `goal` takes the fields of `Goal`: epsilon, and as far as they are known delta, kind, signed, universe,
-    max_nonzero, max_value, max_sum, algorithm, estimator.
+    vocabulary, max_nonzero, max_value, max_sum, algorithm, estimator.
 
     The table is {key: value} or (keys, values), and epsilon is for one unit of value, whoever is behind it.
     With max_entries it is (users, keys) or (users, keys, values), and epsilon is for all rows of one user: at
@@ -86,7 +90,13 @@ def simulate(table: TableLike, goal: Goal, seed: int) -> Published:
 def _build(table: TableLike, goal: Goal, coins: Coins, tick: Callable[[int], None]) -> Published:
     users, keys, raw = _columns(table, goal)
     salt = f"{coins.below(1 << 128):032x}" if isinstance(coins, InsecureCoins) else secrets.token_hex(16)
-    ids = goal.key_space(salt).ids(keys)
+    space = goal.key_space(salt)
+    undeclared = 0
+    if goal.vocabulary is not None:
+        declared = space.declared(keys)
+        undeclared = int((~declared).sum())
+        users, keys, raw = (_rows(column, declared) for column in (users, keys, raw))
+    ids = space.ids(keys)
     ids, amounts, tally = count_users(goal, users, ids, read_amounts(goal.values(), raw), coins)
     tick(1)
     sizes = None
@@ -99,7 +109,7 @@ def _build(table: TableLike, goal: Goal, coins: Coins, tick: Callable[[int], Non
     tick(1)
     release = Release.project(chosen.parameters, vector, coins)
     tick(1)
-    return Published(release, chosen, summary, tally)
+    return Published(release, chosen, summary, tally, undeclared)
 
 
 def count_users(
@@ -112,6 +122,13 @@ def count_users(
     if not len(owners) == len(ids) == len(amounts):
         raise Refused(f"There are {len(owners)} users, {len(ids)} keys and {len(amounts)} values.")
     return bound_users(goal.users, goal.values(), owners, ids, amounts, coins)
+
+
+def _rows(column: Any, which: Bools) -> Any:
+    """Some rows of a column that is an array, a list, or not there."""
+    if column is None or isinstance(column, np.ndarray):
+        return None if column is None else column[which]
+    return list(compress(column, which.tolist()))
 
 
 def _columns(table: TableLike, goal: Goal) -> tuple[Any, Any, Any]:
