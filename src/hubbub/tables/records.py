@@ -136,8 +136,12 @@ def encode_table(task: Task, table: Table) -> tuple[Entries, Summary]:
         present = scaled != 0 if task.scale.kind == "set" else np.ones(len(rows), dtype=bool)
         kept = last & present
         stop = done + int(kept.sum())
-        ids[done:stop], values[done:stop] = known[table.key[rows[kept]]], scaled[kept]
-        counts += np.bincount(table.user[rows[kept]], minlength=table.users)
+        mine = rows[kept]
+        ids[done:stop], values[done:stop] = known[table.key[mine]], scaled[kept]
+        owner = table.user[mine]
+        first = int(owner[0]) if len(owner) else 0
+        lengths = np.bincount(owner - first)
+        counts[first : first + len(lengths)] += lengths
         clipped += int(outside[kept].sum())
         absent += int((last & ~present).sum())
         repeated += int((~last).sum())
