@@ -92,7 +92,7 @@ def measure(
         folder = Path(name)
         return [
             *_reading(folder, rows),
-            *_long_key(folder, rows // 50),
+            *_long_key(folder, max(rows // 50, 100_000)),
             *_commands(folder, records, keys),
             *_many(folder, most),
         ]
