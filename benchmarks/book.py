@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import accuracy
+import bins
 import capacity
 import decode
 import device
@@ -29,6 +30,7 @@ import pursuit
 import release
 import scaling
 import shuffle
+import tables
 from hubbub.primitives.envelope import write_atomic
 from page import Result, Section, load, run, save, write_page
 
@@ -37,6 +39,7 @@ SECTIONS: tuple[Section, ...] = (
     decode.SECTION,
     oracles.SECTION,
     device.SECTION,
+    bins.SECTION,
     accuracy.SECTION,
     scaling.SECTION,
     limits.SECTION,
@@ -45,6 +48,7 @@ SECTIONS: tuple[Section, ...] = (
     release.SECTION,
     ingest.SECTION,
     lake.SECTION,
+    tables.SECTION,
     capacity.SECTION,
 )
 INTRODUCTION = """How fast and how accurate hubbub is, beside what one would use instead. This page is written by

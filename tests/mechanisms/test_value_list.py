@@ -11,6 +11,7 @@ from measuring import KEYS, crowd
 
 from hubbub.checks.audit import exact_audit, sampled_audit
 from hubbub.checks.conformance import (
+    _Words,
     check_batch,
     check_privacy,
     check_wire,
@@ -25,7 +26,7 @@ from hubbub.mechanisms.value_list import ValueList
 from hubbub.model.mechanism import Goal
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.ranking import rank
-from hubbub.primitives.coins import InsecureCoins, _Sampler
+from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import crowd_of
 from hubbub.protocol.task import Task
@@ -202,20 +203,6 @@ def test_floor() -> None:
     number = state.totals[:, 0] / (state.count * mechanism.grid)
     assert estimate(task, state).value == pytest.approx(20 + 200 * number / found.frequency)
     assert "not unbiased" in estimate(task, state).notes[0]
-
-
-class _Words(_Sampler):
-    """Interpreted coins that read the words of seeded ones by the rule of compiled kernels."""
-
-    def __init__(self, seed: int) -> None:
-        self._words = iter(InsecureCoins(seed).words(1 << 20).tolist())
-
-    def below(self, bound: int) -> int:
-        mask = (1 << (bound - 1).bit_length()) - 1
-        while True:
-            drawn: int = next(self._words) & mask
-            if drawn < bound:
-                return drawn
 
 
 def test_bulk_goes_on_when_words_run_out() -> None:

@@ -24,13 +24,17 @@ from hubbub.primitives import samplers
 from hubbub.primitives.batch import RESERVE, per_record, run_kernel
 from hubbub.primitives.coins import InsecureCoins, SecretCoins, SimulatedSeeds, SystemSeeds, _Sampler
 from hubbub.primitives.samplers import (
+    EMPTY,
     UNIT,
     TapeEmpty,
     accept_exp,
+    accept_inverse_e,
     below,
     chance,
     clamped_laplace,
     favoured_weight,
+    pooled_below,
+    pooled_coin,
     random_sign,
     sample_clamped_laplace,
 )
@@ -185,9 +189,16 @@ def test_laplace_sampler_by_its_whole_tree(numerator: int, value: int, limit: in
 @pytest.mark.parametrize("numerator", [0, 1, 3, 4])
 def test_accepting_with_probability_exp(numerator: int) -> None:
     """exp(-numerator / 4), to what is left of the tree after 1e-18."""
-    found, cut = Tree(1e-18).law(lambda tree: int(accept_exp.function(tree, numerator, 4)))
+    found, cut = Tree(1e-18).law(lambda tree: int(accept_exp.function(tree, EMPTY, numerator, 4)[0]))
     assert cut < 1e-15
     assert found[1] == pytest.approx(math.exp(-numerator / 4), abs=1e-14)
+
+
+def test_accepting_with_probability_one_over_e() -> None:
+    """To what is left of the tree after 1e-22, of which the coins beyond the twelfth are a part."""
+    found, cut = Tree(1e-22).law(lambda tree: int(accept_inverse_e.function(tree, EMPTY)[0]))
+    assert cut < 1e-18
+    assert found[1] == pytest.approx(math.exp(-1), rel=1e-14)
 
 
 @pytest.mark.parametrize(("numerator", "denominator", "value", "limit"), [(3, 2, -1, 2), (5, 2, 0, 30)])
@@ -196,11 +207,12 @@ def test_laplace_sampler_by_its_outer_tree(
 ) -> None:
     """Other scales, with the acceptance step that was checked above as one branch."""
 
-    def accept(tape: Tree, numerator: int, denominator: int) -> bool:
+    def accept(tape: Tree, pool: int, numerator: int, denominator: int) -> tuple[bool, int]:
         yes = math.exp(-numerator / denominator)
-        return tape.branch([1 - yes, yes]) == 1
+        return tape.branch([1 - yes, yes]) == 1, pool
 
     monkeypatch.setattr(samplers, "accept_exp", accept)
+    monkeypatch.setattr(samplers, "accept_inverse_e", lambda tape, pool: accept(tape, pool, 1, 1))
     check_laplace_tree(numerator, denominator, value, limit, 1e-6)
 
 
@@ -248,6 +260,109 @@ def test_compiled_below_is_rejection_on_the_low_bits() -> None:
             cursor = np.zeros(3, dtype=np.int64)
             assert draw((words, cursor), bound) == (low if low < bound else 0)
             assert cursor[0] == (1 if low < bound else 2)
+
+
+def pooled_law(numerator: int, denominator: int) -> Fraction:
+    """The exact probability of heads when the first digit is enumerated, and ties are drawn again from the next one."""
+    heads = ties = 0
+    for first in range(256):
+        pool = 1 << 8 | first
+        tape = Never()
+        try:
+            heads += pooled_coin(tape, pool, numerator, denominator)[0]
+        except NeedsMore:
+            ties += 1
+    assert ties <= 1
+    rest = Fraction(256 * numerator, denominator) % 1
+    return (heads + ties * rest) / Fraction(256)
+
+
+class NeedsMore(Exception):
+    """The pool was not enough."""
+
+
+class Never(_Sampler):
+    """Coins without words."""
+
+    def word(self) -> int:
+        raise NeedsMore
+
+
+@pytest.mark.parametrize(
+    ("numerator", "denominator"),
+    [
+        (0, 5),
+        (5, 5),
+        (1, 2),
+        (1, 3),
+        (2, 3),
+        (255, 256),
+        (1, 257),
+        (10**9, 3 * 10**9 + 1),
+        (1, (1 << 54) - 1),
+    ],
+)
+def test_a_coin_from_digits_is_exact(numerator: int, denominator: int) -> None:
+    """One digit decides for 255 of its values at least; the one that is left goes on with what is left of the odds.
+
+    That the second digit continues with the right fraction is seen with two digits, all 65,536 pairs of them.
+    """
+    assert pooled_law(numerator, denominator) == Fraction(numerator, denominator)
+    own = 256 * numerator // denominator
+    if 0 < numerator < denominator and 256 * numerator % denominator:
+        pairs = [pooled_pair(own, second, numerator, denominator) for second in range(256)]
+        rest = Fraction(256 * numerator, denominator) % 1
+        assert pairs.count(True) == math.floor(256 * rest)
+        assert pairs.count(None) <= 1
+
+
+def pooled_pair(first: int, second: int, numerator: int, denominator: int) -> bool | None:
+    """What two digits decide; None: they do not."""
+    try:
+        return bool(pooled_coin(Never(), 1 << 16 | second << 8 | first, numerator, denominator)[0])
+    except NeedsMore:
+        return None
+
+
+def test_a_number_and_digits_from_one_word() -> None:
+    """Bits that are part of the number are in no digit, and no bit is in two."""
+    for bound, digits in ((7, 5), (1 << 24, 5), (1 << 37, 3), (1 << 40, 3), (1 << 50, 0)):
+        mask = (1 << (bound - 1).bit_length()) - 1
+        parts = []
+        for bit in range(64):
+            words = [1 << bit, 0]
+            tape = Never()
+            tape.word = lambda words=words: words.pop(0)  # type: ignore[method-assign]
+            number, pool = pooled_below(tape, EMPTY, bound)
+            assert pool >> 8 * digits == EMPTY
+            parts.append((bool(number) or len(words) == 0, pool != 1 << 8 * digits))
+        assert sum(number for number, _ in parts) == mask.bit_length()
+        assert sum(digit for _, digit in parts) == 8 * digits
+        assert not any(number and digit for number, digit in parts)
+
+
+def test_a_pool_takes_no_more_than_it_holds() -> None:
+    """Appended digits never push out the leading 1, or those that are there."""
+    for held in range(8):
+        pool = 1 << 8 * held | (1 << 8 * held) // 3
+        for bound in (5, 1 << 30):
+            tape = Never()
+            tape.word = lambda: -1  # type: ignore[method-assign]
+            _, longer = pooled_below(tape, pool, 1 << (bound - 1).bit_length())
+            added = (longer.bit_length() - pool.bit_length()) // 8
+            assert longer < 1 << 63
+            assert longer >> 8 * added == pool
+
+
+@pytest.mark.parametrize("scale", [(3, 1), (1 << 37, 1 << 20), (5 << 40, 7), ((1 << 54) + 1, 1 << 30)])
+def test_noise_is_the_same_function_of_the_same_words(scale: tuple[int, int]) -> None:
+    """Compiled and interpreted, for scales with many and few digits beside the number."""
+    numerator, denominator = scale
+    limit = 1 << 60
+    drawn, tape = bulk(draw_noise, 5, (numerator, denominator, limit), 5000), _Words(5)
+    assert drawn[:300].tolist() == [
+        tape.clamped_laplace(1, numerator, denominator, limit) for _ in range(300)
+    ]
 
 
 def test_compiled_below_stops_at_the_end_of_the_tape() -> None:

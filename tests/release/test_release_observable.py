@@ -198,7 +198,7 @@ def printed(folder: Path, rows: list[tuple[Any, ...]], *options: object) -> Seen
     return {
         "exit": (result.exit_code, as_json.exit_code),
         "text": re.sub(r"out\.hub: [\d,]+ bytes", "out.hub: some bytes", result.stdout),
-        "json": re.sub(r'^(.{,200}"bytes": )\d+', r"\1 0", as_json.stdout),
+        "json": re.sub(r'^(.{,200}?"bytes": )\d+', r"\1 0", as_json.stdout),
         "file": seen(output) if output.exists() else None,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -333,6 +334,20 @@ def test_csv(made: Estimate, tmp_path: Path) -> None:
         assert row[0] == right[0]
         assert [float(cell) if cell else None for cell in row[1:5]] == list(right[1:5])
         assert row[5] == str(right[5])
+
+
+def test_csv_with_odd_keys_and_numbers(made: Estimate, tmp_path: Path) -> None:
+    """What a spreadsheet would trip over is quoted; numbers of every size read back as themselves."""
+    keys = ('a,"b"', "line\nfeed\r", "", " ü")
+    value = np.array([1e-300, -5e-324, 1e22, 3.0])
+    odd = replace(made, keys=keys, value=value)
+    odd.save(tmp_path / "e.csv")
+    with (tmp_path / "e.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))[1:]
+    assert tuple(row[0] for row in rows) == keys
+    assert [float(row[1]) for row in rows] == value.tolist()
+    odd.take([]).save(tmp_path / "none.csv")
+    assert (tmp_path / "none.csv").read_text() == ",".join(COLUMNS) + "\n"
 
 
 def test_arrow_and_parquet(made: Estimate, tmp_path: Path) -> None:

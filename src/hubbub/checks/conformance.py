@@ -24,6 +24,7 @@ from hubbub.model.record import GRID, Entries
 from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds, _Sampler
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.kernel import BULK
+from hubbub.primitives.samplers import pooled_below, pooled_coin
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 from hubbub.simulation.rehearsal import simulate
@@ -133,14 +134,25 @@ class _Words(_Sampler):
         self._source = InsecureCoins(seed)
         self._queue: list[int] = []
 
+    def word(self) -> int:
+        if not self._queue:
+            self._queue = self._source.words(4096).tolist()[::-1]
+        return self._queue.pop()
+
     def below(self, bound: int) -> int:
         mask = (1 << (bound - 1).bit_length()) - 1
         while True:
-            if not self._queue:
-                self._queue = self._source.words(4096).tolist()[::-1]
-            drawn = self._queue.pop() & mask
+            drawn = self.word() & mask
             if drawn < bound:
                 return drawn
+
+    def draw(self, pool: int, bound: int) -> tuple[int, int]:
+        drawn: tuple[int, int] = pooled_below(self, pool, bound)
+        return drawn
+
+    def coin(self, pool: int, numerator: int, denominator: int) -> tuple[bool, int]:
+        flipped: tuple[bool, int] = pooled_coin(self, pool, numerator, denominator)
+        return flipped
 
 
 def check_batch(mechanism: Mechanism) -> None:

@@ -95,6 +95,12 @@ class Enumeration:
         yes = Fraction(numerator, denominator)
         return bool(self._branch(("chance", numerator, denominator), lambda: [(0, 1 - yes), (1, yes)]))
 
+    def draw(self, pool: int, bound: int) -> tuple[int, int]:
+        return self.below(bound), pool
+
+    def coin(self, pool: int, numerator: int, denominator: int) -> tuple[bool, int]:
+        return self.chance(numerator, denominator), pool
+
     def clamped_laplace(self, value: int, numerator: int, denominator: int, limit: int) -> int:
         question = ("laplace", value, numerator, denominator, limit)
         return self._branch(question, lambda: laplace_law(value, numerator / denominator, limit))

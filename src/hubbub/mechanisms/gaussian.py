@@ -25,7 +25,7 @@ from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record_in
 from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.samplers import accept_exp, chance, clamped_laplace
+from hubbub.primitives.samplers import EMPTY, accept_exp, accept_inverse_e, chance, clamped_laplace
 from hubbub.primitives.wire import WireField
 
 #: Noise beyond this many scales is clamped (probability below 1e-32 per number).
@@ -50,12 +50,12 @@ def discrete_gaussian(tape: Any, scale: int) -> int:
         y = clamped_laplace(tape, 0, scale, 1, scale << 10)
         excess = (abs(y) - scale) ** 2
         whole = 2 * scale * scale
-        accepted = True
+        accepted, pool = accept_exp(tape, EMPTY, excess % whole, whole)
         for _ in range(excess // whole):
-            if not accept_exp(tape, 1, 1):
-                accepted = False
+            if not accepted:
                 break
-        if accepted and accept_exp(tape, excess % whole, whole):
+            accepted, pool = accept_inverse_e(tape, pool)
+        if accepted:
             noise: int = y
             return noise
 

@@ -33,22 +33,14 @@ from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record
-from hubbub.primitives.kernel import Kernel, kernel
-from hubbub.primitives.samplers import chance, clamped_laplace
+from hubbub.primitives.kernel import Kernel
+from hubbub.primitives.samplers import EMPTY, clamped_laplace, rounded
 from hubbub.primitives.wire import WireField
 
 #: Laplace scales are sensitivity * 2^20 / floor(epsilon * 2^20): epsilon rounded down, exactly.
 _EPSILON_STEPS = 1 << 20
 #: Natural log of one over the probability that noise alone leaves the wire's range.
 _RANGE_LOG = math.log(1e6)
-
-
-@kernel
-def _round(tape: Any, value: int, step: int) -> int:
-    """value / step, rounded up or down so that the mean is exact."""
-    rest = value % step
-    down = value // step
-    return down + 1 if rest > 0 and chance(tape, rest, step) else down
 
 
 class _Bins(NamedTuple):
@@ -69,16 +61,21 @@ def _respond_bins(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> 
     offsets, values, bucket, sign = records
     bins = reports.shape[1]
     loads = np.zeros(bins, dtype=np.int64)
+    pool = EMPTY
     for j in range(offsets[i], offsets[i + 1]):
-        loads[bucket[j]] += sign[j] * (
-            values[j] if shape.sums_first else _round(tape, values[j], shape.shrink)
-        )
+        value = values[j]
+        if not shape.sums_first:
+            value, pool = rounded(tape, pool, value, shape.shrink)
+        loads[bucket[j]] += sign[j] * value
     for b in range(bins):
-        load = _round(tape, loads[b], shape.shrink) if shape.sums_first else loads[b]
+        load = loads[b]
+        if shape.sums_first:
+            load, pool = rounded(tape, pool, load, shape.shrink)
         if shape.clip >= 0:
             load = min(max(load, -shape.clip), shape.clip)
         noised = clamped_laplace(tape, load, shape.numerator, shape.denominator, shape.step * shape.steps)
-        reports[i, b] = _round(tape, noised, shape.step) + shape.steps
+        number, pool = rounded(tape, pool, noised, shape.step)
+        reports[i, b] = number + shape.steps
 
 
 class SparseSum(Hashed):

@@ -170,6 +170,15 @@ class Keys(BaseModel):
         """Ids of many keys."""
         if self.kind != "closed":
             return siphash_many(*self.salt_words, [_encoded(key) for key in keys])
+        texts = list(map(str, keys))
+        try:
+            places = list(map(self._places.__getitem__ if self.size is None else int, texts))
+            ids = np.array(places, dtype=np.uint64)
+            if self.size is None or (list(map(str, places)) == texts and max(places, default=0) < self.size):
+                return ids
+        except (KeyError, ValueError, OverflowError):
+            pass
+        # There is an unknown key among them, which is refused by name.
         return np.fromiter((self.id_of(key) for key in keys), dtype=np.uint64, count=len(keys))
 
     def all_ids(self) -> UInt64s:

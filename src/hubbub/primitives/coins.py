@@ -34,6 +34,12 @@ class _Sampler:
     def chance(self, numerator: int, denominator: int) -> bool:
         return self.below(denominator) < numerator
 
+    def draw(self, pool: int, bound: int) -> tuple[int, int]:
+        return self.below(bound), pool
+
+    def coin(self, pool: int, numerator: int, denominator: int) -> tuple[bool, int]:
+        return self.chance(numerator, denominator), pool
+
     def clamped_laplace(self, value: int, numerator: int, denominator: int, limit: int) -> int:
         return int(sample_clamped_laplace.function(self, value, numerator, denominator, limit))
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hubbub.primitives.errors import Refused
-from hubbub.primitives.kernel import kernel, primitive
+from hubbub.primitives.kernel import Kernel, kernel, primitive
 
 #: Integer weight of an unfavoured outcome; a favoured one weighs floor(exp(epsilon) * UNIT).
 UNIT = 1 << 32
@@ -28,6 +28,8 @@ class Tape(Protocol):
 
     def below(self, bound: int) -> int: ...
     def chance(self, numerator: int, denominator: int) -> bool: ...
+    def draw(self, pool: int, bound: int) -> tuple[int, int]: ...
+    def coin(self, pool: int, numerator: int, denominator: int) -> tuple[bool, int]: ...
     def clamped_laplace(self, value: int, numerator: int, denominator: int, limit: int) -> int: ...
 
 
@@ -94,17 +96,125 @@ def chance(tape: Tape, numerator: int, denominator: int) -> bool:
     return tape.chance(int(numerator), int(denominator))
 
 
-@kernel
-def accept_exp(tape: Any, numerator: int, denominator: int) -> bool:
-    """True with probability exp(-numerator / denominator), for 0 <= numerator <= denominator.
+# The same from a pool of digits. A digit is 8 random bits; a pool is a number that holds some of them below a first 1.
+
+#: A pool without digits.
+EMPTY = 1
+#: Denominators from here on leave no room for a digit in a 64-bit number.
+_WIDE = 1 << 54
+
+
+def _native_word() -> Any:
+    import numba
+
+    @numba.njit(nogil=True, inline="always")
+    def word(tape: Any) -> Any:
+        words, cursor = tape
+        if cursor[0] >= len(words):
+            raise TapeEmpty
+        cursor[0] += 1
+        return words[cursor[0] - 1]
+
+    return word
+
+
+@primitive(_native_word)
+def word(tape: Any) -> int:
+    """64 random bits, as a signed number: the next word of the tape."""
+    return int(tape.word())
+
+
+def _pooled_below(tape: Any, pool: int, bound: int) -> tuple[int, int]:
+    """A uniform number of 0 .. bound - 1 as `below` finds it; what is left of its words goes to the pool.
+
+    Whether a word is rejected depends on its low bits alone, so the digits from its high bits are as good as others.
+    """
+    mask = bound - 1
+    for shift in (1, 2, 4, 8, 16, 32):
+        mask |= mask >> shift
+    while True:
+        drawn = word(tape)
+        if mask < 1 << 24 and pool < 1 << 22:
+            pool = pool << 40 | (drawn >> 24) & 0xFFFFFFFFFF
+        elif mask < 1 << 40 and pool < 1 << 38:
+            pool = pool << 24 | (drawn >> 40) & 0xFFFFFF
+        if drawn & mask < bound:
+            return drawn & mask, pool
+
+
+def _pooled_coin(tape: Any, pool: int, numerator: int, denominator: int) -> tuple[bool, int]:
+    """Whether a uniform number of [0, 1) is below numerator / denominator, from as many of its digits as that takes.
+
+    With rest / denominator what is left of the fraction: the next digit D of the number is less than the fraction's if
+    256 rest - D denominator is at least denominator, greater if it is negative, and the same otherwise, where that is
+    the new rest. The first digit that differs decides; if the fraction ends before, the number is not below it. So the
+    answer is true with exactly that probability. It takes 256 / 255 digits on average, or fewer.
+    """
+    if numerator <= 0 or numerator >= denominator:
+        return numerator > 0, pool
+    if denominator >= _WIDE:
+        return chance(tape, numerator, denominator), pool
+    rest = numerator
+    while rest > 0:
+        if pool == EMPTY:
+            pool = word(tape) & 0xFFFFFFFFFFFFFF | 1 << 56
+        rest = (rest << 8) - (pool & 255) * denominator
+        pool >>= 8
+        if rest < 0 or rest >= denominator:
+            return rest > 0, pool
+    return False, pool
+
+
+pooled_below, pooled_coin = Kernel(_pooled_below, inline=True), Kernel(_pooled_coin, inline=True)
+
+
+@primitive(lambda: pooled_below.compiled())
+def draw(tape: Tape, pool: int, bound: int) -> tuple[int, int]:
+    """What `below` draws, and the pool that is left."""
+    return tape.draw(pool, int(bound))
+
+
+@primitive(lambda: pooled_coin.compiled())
+def coin(tape: Tape, pool: int, numerator: int, denominator: int) -> tuple[bool, int]:
+    """What `chance` flips, with the same probability, and the pool that is left."""
+    return tape.coin(pool, int(numerator), int(denominator))
+
+
+def _accept_exp(tape: Any, pool: int, numerator: int, denominator: int) -> tuple[bool, int]:
+    """True with probability exp(-numerator / denominator), for 0 <= numerator <= denominator; and the pool.
 
     Canonne, Kamath, Steinke 2020, Algorithm 1: the first k with a failed Bernoulli(gamma / k) is odd
     with probability 1 - gamma + gamma^2/2! - ... = exp(-gamma).
     """
     k = 1
-    while chance(tape, numerator, denominator * k):
+    while True:
+        again, pool = coin(tape, pool, numerator, denominator * k)
+        if not again:
+            return k % 2 == 1, pool
         k += 1
-    return k % 2 == 1
+
+
+def _accept_inverse_e(tape: Any, pool: int) -> tuple[bool, int]:
+    """accept_exp of 1, with its first twelve coins in one.
+
+    These stop at an odd k with probability 1 - 1 + 1/2! - 1/3! + ... - 1/11! = 176214840 / 12!, and go on to the
+    thirteenth with probability 1 / 12!.
+    """
+    accepted, pool = coin(tape, pool, 176214840, 479001600)
+    if accepted:
+        return True, pool
+    further, pool = coin(tape, pool, 1, 479001600 - 176214840)
+    if not further:
+        return False, pool
+    k = 13
+    while True:
+        again, pool = coin(tape, pool, 1, k)
+        if not again:
+            return k % 2 == 1, pool
+        k += 1
+
+
+accept_exp, accept_inverse_e = Kernel(_accept_exp, inline=True), Kernel(_accept_inverse_e, inline=True)
 
 
 @kernel
@@ -115,15 +225,18 @@ def sample_clamped_laplace(tape: Any, value: int, numerator: int, denominator: i
     Steinke 2020, Algorithm 2): u + numerator * v is geometric with rate 1 / numerator, dividing by
     the denominator makes the rate denominator / numerator, and a negative zero is drawn again.
     """
+    pool = EMPTY
     while True:
-        u = below(tape, numerator)
-        if not accept_exp(tape, u, numerator):
+        u, pool = draw(tape, pool, numerator)
+        accepted, pool = accept_exp(tape, pool, u, numerator)
+        if not accepted:
             continue
-        v = 0
-        while accept_exp(tape, 1, 1):
+        v = -1
+        while accepted:
             v += 1
+            accepted, pool = accept_inverse_e(tape, pool)
         magnitude = (u + numerator * v) // denominator
-        negative = below(tape, 2) == 1
+        negative, pool = coin(tape, pool, 1, 2)
         if negative and magnitude == 0:
             continue
         noised = value - magnitude if negative else value + magnitude
@@ -135,6 +248,15 @@ def sample_clamped_laplace(tape: Any, value: int, numerator: int, denominator: i
 def clamped_laplace(tape: Tape, value: int, numerator: int, denominator: int, limit: int) -> int:
     """Exact discrete Laplace noise around `value`, clamped; one branch point for enumeration."""
     return tape.clamped_laplace(int(value), int(numerator), int(denominator), int(limit))
+
+
+def _rounded(tape: Any, pool: int, value: int, step: int) -> tuple[int, int]:
+    """value / step, rounded up or down so that the mean is exact; and the pool."""
+    up, pool = coin(tape, pool, value % step, step)
+    return value // step + (1 if up else 0), pool
+
+
+rounded = Kernel(_rounded, inline=True)
 
 
 @kernel

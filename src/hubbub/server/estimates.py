@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic_core import to_json
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Moments, Quantity, Refinement
@@ -97,13 +99,25 @@ class Estimate:
             said.append(self.truncation.words())
         return tuple(said)
 
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns of a file, by name, in plain Python; an error that is not finite is None."""
+        errors = self.error.tolist()
+        for place in np.flatnonzero(~np.isfinite(self.error)).tolist():
+            errors[place] = None
+        columns = (list(self.keys), self.value.tolist(), errors, self.low.tolist(), self.high.tolist())
+        return dict(zip(COLUMNS, (*columns, self.flagged.tolist()), strict=True))
+
+    def _about_columns(self) -> dict[str, list[Any]]:
+        """What a CSV file says of itself."""
+        count, dropped = len(self), None if self.truncation is None else self.truncation.share
+        same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
+        warnings = [" ".join(self.warnings), *[""] * (count - 1)][:count]
+        return dict(zip(ABOUT_COLUMNS, (*([each] * count for each in same), warnings), strict=True))
+
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per key."""
-        errors = [float(error) if np.isfinite(error) else None for error in self.error]
-        columns = (self.keys, self.value.tolist(), errors, self.low.tolist(), self.high.tolist())
-        return [
-            dict(zip(COLUMNS, row, strict=True)) for row in zip(*columns, self.flagged.tolist(), strict=True)
-        ]
+        columns = self.columns()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def about(self) -> dict[str, Any]:
         """What the numbers are and what they promise."""
@@ -136,14 +150,7 @@ class Estimate:
         if kind == ".json":
             write_atomic(path, json.dumps({**self.about(), "estimates": self.rows()}, indent=1).encode())
         elif kind == ".csv":
-            text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(COLUMNS + ABOUT_COLUMNS)
-            dropped = "" if self.truncation is None else self.truncation.share
-            same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
-            warnings = (" ".join(self.warnings) if place == 0 else "" for place in range(len(self)))
-            writer.writerows((*row.values(), *same, w) for row, w in zip(self.rows(), warnings, strict=True))
-            write_atomic(path, text.getvalue().encode())
+            write_atomic(path, _csv_bytes({**self.columns(), **self._about_columns()}))
         elif kind == ".parquet":
             write_atomic(path, _parquet_bytes(self.to_arrow()))
         else:
@@ -366,6 +373,24 @@ def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Fl
 
     value = np.where(flagged, (bottom + top) / 2, restore(ratio))
     return value, task.scale.half * error, restore(low), restore(high), flagged
+
+
+def _csv_bytes(columns: dict[str, list[Any]]) -> bytes:
+    """Columns of text, truth values or numbers as CSV; None is an empty cell."""
+    cells = [_cells(column) for column in columns.values()]
+    lines = map(",".join, zip(*cells, strict=True))
+    return "".join(f"{line}\n" for line in chain([",".join(columns)], lines)).encode()
+
+
+def _cells(column: list[Any]) -> list[str]:
+    """A column as it stands in a CSV file; a number in the fewest digits that read back as the same one."""
+    if not column or isinstance(column[0], bool):
+        return [str(cell) for cell in column]
+    if isinstance(column[0], str):
+        quoted = re.compile('[",\r\n]').search
+        return [f'"{cell.replace(chr(34), 2 * chr(34))}"' if quoted(cell) else cell for cell in column]
+    numbers = to_json(column).decode()[1:-1].split(",")
+    return ["" if cell == "null" else cell for cell in numbers] if None in column else numbers
 
 
 def _parquet_bytes(table: Any) -> bytes:

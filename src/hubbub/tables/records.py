@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.model.record import Entries, Summary
+from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
+from hubbub.tables.csv_blocks import CsvFile, not_finite, to_numbers
+from hubbub.tables.labels import Codes, Integers, Labels, Sortable, text_labels
 
-#: Columns, number of users if the file says so, and the line (or row) each entry comes from.
-_Columns = tuple[list[NDArray[Any]], int, Sequence[int]]
+#: Rows that are read, and rows that are put in order, at a time.
+_READ, _SORT = 1 << 20, 1 << 21
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows (user, key, value); `values` is None for sets. `users` counts users without rows, too."""
 
-    user: NDArray[np.int64]
+    user: Codes | Int64s
     users: int
-    key: NDArray[np.int64]
+    key: Codes | Int64s
     keys: list[str]
-    values: NDArray[np.float64] | None
+    values: Floats | None
 
     @property
     def rows(self) -> int:
@@ -42,143 +44,222 @@ def read_table(path: str | Path, user: str, key: str, value: str | None = None) 
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
     if path.suffix.lower() not in readers:
         raise Refused(f"{path}: tables are read from .csv, .tsv, .parquet or .npz files.")
-    names = [user, key] + ([value] if value else [])
+    columns = _Columns(path, [user, key], value)
     try:
-        columns, extra_users, lines = readers[path.suffix.lower()](path, names)
+        users = readers[path.suffix.lower()](columns)
     except OSError as problem:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
-    if not len(lines) and not extra_users:
-        raise Refused(f"{path} has no rows.")
-    _, owners = _labels(path, user, columns[0])
-    labels, places = _labels(path, key, columns[1])
-    count = int(owners.max()) + 1 if len(owners) else 0
-    values = _numbers(path, value, columns[2], lines) if value else None
-    return Table(
-        owners.astype(np.int64),
-        max(count, extra_users),
-        places.astype(np.int64),
-        [str(label) for label in labels.tolist()],
-        values,
-    )
+    return columns.table(users)
+
+
+class _Columns:
+    """The columns of a table while it is read: labels of user and key, and values if there are any."""
+
+    def __init__(self, path: Path, texts: list[str], value: str | None) -> None:
+        self.path, self.texts, self.value = path, texts, value
+        self.names = texts + ([value] if value else [])
+        self._labels: list[Labels | None] = [None] * len(texts)
+        self._values: list[Floats] = []
+
+    def find(self, header: list[str], name: str) -> int:
+        """The place of a column in the file."""
+        if name not in header:
+            raise Refused(
+                f"{self.path} has no column {name!r}; its columns are {', '.join(header) or 'none'}."
+            )
+        return header.index(name)
+
+    def add(self, place: int, chunk: Any) -> None:
+        """The labels of the next rows: text (a list, or an Arrow array), or a NumPy array of something else."""
+        labels = self._labels[place]
+        if labels is None:
+            kind = chunk.dtype.kind if isinstance(chunk, np.ndarray) else "text"
+            labels = self._labels[place] = (
+                text_labels() if kind == "text" else Integers() if kind in "iu" else Sortable()
+            )
+        self._sorted(place, lambda: labels.add(chunk))
+
+    def add_values(self, chunk: NDArray[Any], first: int) -> None:
+        """The values of the next rows, of which the first has this number."""
+        try:
+            numbers = chunk.astype(np.float64)
+        except (ValueError, TypeError):
+            numbers = to_numbers(list(chunk))
+        bad = np.flatnonzero(~np.isfinite(numbers))
+        if len(bad):
+            raise not_finite(self.path, f"row {first + bad[0]}", chunk[bad[0]], self.value)
+        self._values.append(numbers)
+
+    def table(self, users: int) -> Table:
+        """The table, in which there are at least so many users."""
+        user, key = self._labels
+        if user is None or key is None:
+            raise Refused(f"{self.path} has no rows.")
+        people, owners = self._sorted(0, user.finish)
+        self._labels[0] = user = None
+        if not len(owners) and not users:
+            raise Refused(f"{self.path} has no rows.")
+        count = max(len(people), users)
+        del people
+        labels, places = self._sorted(1, key.finish)
+        try:
+            names = [str(label) for label in (labels if isinstance(labels, list) else labels.tolist())]
+        except UnicodeDecodeError:
+            raise Refused(f"{self.path}: column {self.texts[1]!r} is not UTF-8 text.") from None
+        values = np.concatenate(self._values) if self.value else None
+        return Table(owners, count, places, names, values)
+
+    def _sorted(self, place: int, work: Callable[[], Any]) -> Any:
+        """Work with labels, which must be of a kind that can be put in order."""
+        try:
+            return work()
+        except TypeError:
+            raise Refused(
+                f"{self.path}: column {self.texts[place]!r} holds neither text nor numbers."
+            ) from None
 
 
 def encode_table(task: Task, table: Table) -> tuple[Entries, Summary]:
-    """All records of a table, by the rules of `hubbub.model.record` for tables."""
-    values = np.ones(table.rows) if table.values is None else table.values
+    """All records of a table, by the rules of `hubbub.model.record` for tables.
+
+    Rows are put in order for some users at a time, so that this needs little room besides what it returns.
+    """
     if table.values is None and task.scale.kind != "set":
         raise Refused("The task collects values: name the column that holds them.")
-    scaled, clipped = task.scale.encode(values)
-    ids = task.keys.ids_of(table.keys)[table.key]
-    # Stable order by (user, key): of a repeated key the last row counts.
-    order = np.lexsort((np.arange(table.rows), table.key, table.user))
-    owner, place = table.user[order], table.key[order]
-    last = np.ones(table.rows, dtype=bool)
-    last[:-1] = (owner[1:] != owner[:-1]) | (place[1:] != place[:-1])
-    present = scaled[order] != 0 if task.scale.kind == "set" else np.ones(table.rows, dtype=bool)
-    kept = order[last & present]
-    counts = np.bincount(table.user[kept], minlength=table.users)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    known = task.keys.ids_of(table.keys)
+    ids, values = np.empty(table.rows, dtype=np.uint64), np.empty(table.rows, dtype=np.int64)
+    counts = np.zeros(table.users, dtype=np.int64)
+    done = clipped = absent = repeated = 0
+    for rows, last in _in_order(table):
+        numbers = np.ones(len(rows)) if table.values is None else table.values[rows]
+        scaled, outside = task.scale.encode(numbers)
+        present = scaled != 0 if task.scale.kind == "set" else np.ones(len(rows), dtype=bool)
+        kept = last & present
+        stop = done + int(kept.sum())
+        mine = rows[kept]
+        ids[done:stop], values[done:stop] = known[table.key[mine]], scaled[kept]
+        owner = table.user[mine]
+        first = int(owner[0]) if len(owner) else 0
+        lengths = np.bincount(owner - first)
+        counts[first : first + len(lengths)] += lengths
+        clipped += int(outside[kept].sum())
+        absent += int((last & ~present).sum())
+        repeated += int((~last).sum())
+        done = stop
     if task.mechanism.refuses_longer and counts.max(initial=0) > task.mechanism.max_entries:
         raise Refused(
             f"A record has more than {task.mechanism.max_entries} entries, which this guarantee does not cover; "
             "make a task with a larger max_entries."
         )
-    summary = Summary(
-        table.users,
-        len(kept),
-        clipped=int(clipped[kept].sum()),
-        absent=int((last & ~present).sum()),
-        repeated=int((~last).sum()),
-    )
-    return Entries(ids[kept], scaled[kept], offsets), summary
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    summary = Summary(table.users, done, clipped=clipped, absent=absent, repeated=repeated)
+    return Entries(ids[:done], values[:done], offsets), summary
 
 
-def _read_csv(path: Path, names: list[str]) -> _Columns:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-            header = next(reader, [])
-            places = [_find(path, header, name) for name in names]
-            widest = max(places)
-            columns: list[list[str]] = [[] for _ in names]
-            lines = []
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) <= widest:
-                    raise Refused(f"{path}, line {reader.line_num}: only {len(row)} columns.")
-                lines.append(reader.line_num)
-                for column, place in zip(columns, places, strict=True):
-                    column.append(row[place])
-    except UnicodeDecodeError:
-        raise Refused(f"{path} is not UTF-8 text.") from None
-    except csv.Error as problem:
-        raise Refused(f"{path}, line {reader.line_num}: {problem}.") from None
-    return [np.array(column, dtype=str) for column in columns], 0, lines
+def _in_order(table: Table) -> Iterator[tuple[Int64s, Bools]]:
+    """The numbers of all rows by user and key, some users at a time, and which rows are the last of their pair.
+
+    Rows of one pair stay in their order, so that of a repeated key the last row counts.
+    """
+    ends = np.cumsum(np.bincount(table.user, minlength=table.users))
+    keys = max(len(table.keys), 1)
+    first = 0
+    while first < table.users:
+        done = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, done + _SORT, side="right")))
+        rows = np.flatnonzero((table.user >= first) & (table.user < stop))
+        pairs = (table.user[rows] - np.int64(first)) * keys + table.key[rows]
+        bits = len(rows).bit_length()
+        if ((stop - first) * keys) >> (63 - bits):
+            order = np.argsort(pairs, kind="stable")
+            pairs = pairs[order]
+        else:  # pair and place in one number: these are sorted much faster
+            both = np.sort(pairs << bits | np.arange(len(rows)))
+            order, pairs = both & ((1 << bits) - 1), both >> bits
+        last = np.ones(len(rows), dtype=np.bool_)
+        last[:-1] = pairs[1:] != pairs[:-1]
+        yield rows[order], last
+        first = stop
 
 
-def _read_parquet(path: Path, names: list[str]) -> _Columns:
+def _read_csv(columns: _Columns) -> int:
+    file = CsvFile(columns.path, columns.texts, columns.value, columns.find)
+    done = 0
+    for texts, numbers in file.chunks():
+        for place, chunk in enumerate(texts):
+            columns.add(place, chunk)
+        if numbers is not None:
+            columns.add_values(numbers, done)
+        done += len(texts[0])
+    return 0
+
+
+def _read_parquet(columns: _Columns) -> int:
     pyarrow = optional("pyarrow", "lake")
     parquet = optional("pyarrow.parquet", "lake")
+    missing = dict.fromkeys(columns.names, 0)
+    done = 0
     try:
-        schema = parquet.read_schema(path).names
-        for name in names:
-            _find(path, schema, name)
-        table = parquet.read_table(path, columns=names)
+        with parquet.ParquetFile(columns.path) as file:
+            for name in columns.names:
+                columns.find(file.schema_arrow.names, name)
+            for batch in file.iter_batches(_READ, columns=list(missing)):
+                for name in missing:
+                    missing[name] += batch[name].null_count
+                if not any(missing.values()):
+                    for place, name in enumerate(columns.texts):
+                        columns.add(place, _labels(pyarrow, batch[name]))
+                    if columns.value:
+                        columns.add_values(batch[columns.value].to_numpy(zero_copy_only=False), done)
+                done += len(batch)
     except (pyarrow.ArrowException, OSError) as problem:
-        raise Refused(f"{path} is not a readable Parquet file: {str(problem).splitlines()[0]}") from None
-    for name in names:
-        if table[name].null_count:
-            raise Refused(f"{path}: column {name!r} has {table[name].null_count} missing values.")
-    return [table[name].to_numpy() for name in names], 0, range(table.num_rows)
+        raise Refused(
+            f"{columns.path} is not a readable Parquet file: {str(problem).splitlines()[0]}"
+        ) from None
+    for name, count in missing.items():
+        if count:
+            raise Refused(f"{columns.path}: column {name!r} has {count} missing values.")
+    return 0
 
 
-def _read_npz(path: Path, names: list[str]) -> _Columns:
+def _labels(pyarrow: Any, column: Any) -> Any:
+    """Text as it is, anything else as a NumPy array."""
+    if isinstance(column, pyarrow.DictionaryArray):
+        column = column.dictionary_decode()
+    kinds = pyarrow.types
+    text = (
+        kinds.is_string(column.type)
+        or kinds.is_large_string(column.type)
+        or kinds.is_string_view(column.type)
+    )
+    return column if text else column.to_numpy(zero_copy_only=False)
+
+
+def _read_npz(columns: _Columns) -> int:
+    path, names = columns.path, columns.names
+    shapes = []
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             for name in names:
-                _find(path, list(archive), name)
-            columns = [archive[name] for name in names]
+                columns.find(list(archive), name)
             users = int(archive["n"]) if "n" in archive and archive["n"].ndim == 0 else 0
+            for place, name in enumerate(names):
+                column = archive[name]
+                shapes.append(column.shape)
+                if column.ndim != 1 or column.shape != shapes[0]:
+                    raise Refused(
+                        f"{path}: the columns {', '.join(names)} must be one-dimensional and of one length."
+                    )
+                if place >= len(columns.texts):
+                    columns.add_values(column, 0)
+                    continue
+                step = max(1, _READ // max(1, column.itemsize // 8))
+                for start in range(0, max(len(column), 1), step):
+                    chunk = column[start : start + step]
+                    columns.add(place, chunk.tolist() if column.dtype.kind == "U" else chunk)
     except Refused:
         raise
     except Exception as problem:  # zipfile, zlib, struct and NumPy each have errors of their own
         first = (str(problem).splitlines() or [type(problem).__name__])[0]
         raise Refused(f"{path} is not a readable NPZ file: {first}.") from None
-    if len({column.shape for column in columns}) != 1 or columns[0].ndim != 1:
-        raise Refused(f"{path}: the columns {', '.join(names)} must be one-dimensional and of one length.")
-    return columns, users, range(len(columns[0]))
-
-
-def _find(path: Path, header: list[str], name: str) -> int:
-    if name not in header:
-        raise Refused(f"{path} has no column {name!r}; its columns are {', '.join(header) or 'none'}.")
-    return header.index(name)
-
-
-def _labels(path: Path, name: str, column: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The different entries of a column, and which of them each row has."""
-    try:
-        return np.unique(column, return_inverse=True)
-    except TypeError:
-        raise Refused(f"{path}: column {name!r} holds neither text nor numbers.") from None
-
-
-def _numbers(path: Path, name: str, column: NDArray[Any], lines: Sequence[int]) -> NDArray[np.float64]:
-    """The column as finite numbers, or the line of the first that is none."""
-    try:
-        numbers = column.astype(np.float64)
-    except (ValueError, TypeError):
-        numbers = np.array([_number(text) for text in column])
-    bad = np.flatnonzero(~np.isfinite(numbers))
-    if len(bad):
-        where = f"{'line' if isinstance(lines, list) else 'row'} {lines[bad[0]]}"
-        raise Refused(f"{path}, {where}: {str(column[bad[0]])!r} in column {name!r} is not a finite number.")
-    return numbers
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except (ValueError, TypeError):
-        return np.nan
+    return users

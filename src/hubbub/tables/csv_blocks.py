@@ -1,0 +1,241 @@
+"""CSV files in blocks: by Arrow where it is there and a block is regular, row by row otherwise.
+
+What a file means is what Python's csv module says. Arrow reads only what both understand alike: UTF-8 text whose rows
+end in a line feed, with quotes around whole cells, none of them very long, and as many cells in a row as in the
+header. At the first block that is otherwise the csv module takes over and reads the rest of the file; whatever is
+wrong in it is found there, and refused with its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from hubbub.primitives.arrays import Floats
+from hubbub.primitives.errors import Refused, optional
+from hubbub.tables.labels import arrow_available
+
+#: Bytes that are read at a time, and rows that the csv module reads at a time.
+_BLOCK, _ROWS = 1 << 24, 1 << 16
+#: Letters of the longest cell, which is the csv module's own limit.
+_LONGEST = 1 << 17
+_MARK = b"\xef\xbb\xbf"
+_QUOTE, _FEED, _RETURN = b'"\n\r'
+
+#: Text of some rows, column by column (lists, or Arrow arrays), and their numbers if there are any.
+Chunk = tuple[list[Any], Floats | None]
+
+
+@dataclass
+class _Place:
+    """How far a file has been read: bytes, lines, and its header once that is known."""
+
+    offset: int = 0
+    lines: int = 0
+    header: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """A file with a header line. `texts` names the columns of labels, `number` the column of numbers."""
+
+    path: Path
+    texts: list[str]
+    number: str | None
+    find: Callable[[list[str], str], int]
+
+    @property
+    def delimiter(self) -> str:
+        return "\t" if self.path.suffix.lower() == ".tsv" else ","
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All rows, in order."""
+        place = _Place()
+        with self.path.open("rb") as file:
+            if arrow_available():
+                yield from self._by_arrow(file, place)
+            yield from self._row_by_row(file, place)
+
+    # Row by row
+
+    def _row_by_row(self, file: BinaryIO, place: _Place) -> Iterator[Chunk]:
+        """The rest of the file, from the beginning of a row."""
+        file.seek(place.offset)
+        encoding = "utf-8" if place.offset else "utf-8-sig"
+        with io.TextIOWrapper(file, encoding, newline="") as text:
+            reader = csv.reader(text, delimiter=self.delimiter)
+            try:
+                yield from self._rows(reader, place)
+            except UnicodeDecodeError:
+                raise Refused(f"{self.path} is not UTF-8 text.") from None
+            except csv.Error as problem:
+                raise Refused(f"{self.path}, line {place.lines + reader.line_num}: {problem}.") from None
+
+    def _rows(self, reader: Any, place: _Place) -> Iterator[Chunk]:
+        header = next(reader, []) if place.header is None else place.header
+        places = [self.find(header, name) for name in self.texts]
+        last = -1 if self.number is None else self.find(header, self.number)
+        texts: list[list[str]] = [[] for _ in places]
+        numbers = array("d")
+        widest = max(*places, last)
+        for row in reader:
+            if not row:
+                continue
+            if len(row) <= widest:
+                line = place.lines + reader.line_num
+                raise Refused(f"{self.path}, line {line}: only {len(row)} columns.")
+            for column, cell in zip(texts, places, strict=True):
+                column.append(row[cell])
+            if last >= 0:
+                number = to_number(row[last])
+                if not math.isfinite(number):
+                    where = f"line {place.lines + reader.line_num}"
+                    raise not_finite(self.path, where, row[last], self.number)
+                numbers.append(number)
+            if len(texts[0]) == _ROWS:
+                yield list(texts), np.array(numbers) if last >= 0 else None
+                texts, numbers = [[] for _ in places], array("d")
+        yield list(texts), np.array(numbers) if last >= 0 else None
+
+    # In blocks
+
+    def _by_arrow(self, file: BinaryIO, place: _Place) -> Iterator[Chunk]:
+        """Regular blocks up to the first one that is not."""
+        data = b""
+        while True:
+            more = file.read(_BLOCK)
+            data += more
+            if place.offset == 0 and data.startswith(_MARK):
+                data, place.offset = data[len(_MARK) :], len(_MARK)
+            end = _row_end(data) if more else len(data)
+            block = data[:end]
+            if not block or not _regular(block, ord(self.delimiter)):
+                return
+            begin, lines = 0, block.count(b"\n")
+            if place.header is None:
+                begin = block.find(b"\n") + 1 or len(block)
+                if block.count(b'"', 0, begin) % 2:  # a name with a line feed in it
+                    return
+                place.header = next(csv.reader([block[:begin].decode()], delimiter=self.delimiter), [])
+                place.offset, place.lines, lines = place.offset + begin, 1, lines - 1
+            chunk = self._parse(block[begin:], place.header)
+            if chunk is None:
+                return
+            place.offset, place.lines = place.offset + len(block) - begin, place.lines + lines
+            data = data[end:]
+            yield chunk
+
+    def _parse(self, block: bytes, header: list[str]) -> Chunk | None:
+        """The columns of a block; None if Arrow does not understand it."""
+        if not block:
+            return None
+        arrow, reader = optional("pyarrow", "lake"), optional("pyarrow.csv", "lake")
+        text, real = arrow.large_string(), arrow.float64()
+        texts = [str(self.find(header, name)) for name in self.texts]
+        last = None if self.number is None else str(self.find(header, self.number))
+        for kind in (text,) if last is None or last in texts else (real, text):
+            types = dict.fromkeys(texts, text) | ({last: kind} if last else {})
+            try:
+                table = reader.read_csv(
+                    arrow.BufferReader(block),
+                    read_options=reader.ReadOptions(column_names=[str(i) for i in range(len(header))]),
+                    parse_options=reader.ParseOptions(
+                        delimiter=self.delimiter, newlines_in_values=b'"' in block
+                    ),
+                    convert_options=reader.ConvertOptions(
+                        check_utf8=False, column_types=types, include_columns=list(types), null_values=[]
+                    ),
+                )
+            except arrow.ArrowException:
+                continue
+            labels = [table[name] for name in texts]
+            if last is None:
+                return labels, None
+            numbers = table[last].to_numpy() if kind == real else to_numbers(table[last].to_pylist())
+            return (labels, numbers) if np.isfinite(numbers).all() else None
+        return None
+
+
+def _row_end(data: bytes) -> int:
+    """Where the last whole row of the data ends; 0 if that cannot be told.
+
+    An odd number of quotes before a line feed: it is inside a cell, and so is all since the last of these quotes.
+    """
+    feed = data.rfind(b"\n")
+    while feed >= 0:
+        if not data.count(b'"', 0, feed) % 2:
+            return feed + 1
+        feed = data.rfind(b"\n", 0, data.rfind(b'"', 0, feed))
+    return 0
+
+
+def _regular(block: bytes, delimiter: int) -> bool:
+    """Whether Arrow and the csv module cannot but agree about a block of whole rows."""
+    if b"\0" in block or block.count(b"\r") != block.count(b"\r\n"):
+        return False
+    if not block.isascii():
+        try:
+            block.decode()
+        except UnicodeDecodeError:
+            return False
+    start = 0
+    while len(block) - start > _LONGEST:
+        start = block.rfind(b"\n", start, start + _LONGEST) + 1
+        if not start:
+            return False
+    return b'"' not in block or _well_quoted(np.frombuffer(block, dtype=np.uint8), delimiter)
+
+
+def _well_quoted(block: np.ndarray[Any, np.dtype[np.uint8]], delimiter: int) -> bool:
+    """Whether every quote opens or closes a cell, or is one half of a doubled quote inside a quoted cell.
+
+    Quotes open and close in turn, where a doubled one closes a cell and opens it again. If then every opening quote
+    follows a delimiter, a line feed or a quote, and every closing one is followed by one of them or a carriage return,
+    there are no others.
+    """
+    quotes = np.flatnonzero(block == _QUOTE)
+    if len(quotes) % 2:
+        return False
+    opening, closing = quotes[::2], quotes[1::2]
+    before, after = block[opening - 1], block[np.minimum(closing + 1, len(block) - 1)]
+    if opening[0] == 0:
+        before[0] = _FEED
+    fits = np.zeros(256, dtype=np.bool_)
+    fits[[delimiter, _FEED, _QUOTE]] = True
+    if not fits[before].all():
+        return False
+    fits[_RETURN] = True
+    if not fits[after].all():
+        return False
+    after[closing == len(block) - 1] = _FEED
+    lengths = closing[after != _QUOTE] - opening[before != _QUOTE]
+    return int(lengths.max(initial=0)) <= _LONGEST
+
+
+# Numbers
+
+
+def to_number(cell: Any) -> float:
+    """The number a cell holds, or NaN."""
+    try:
+        return float(cell)
+    except (ValueError, TypeError):
+        return math.nan
+
+
+def to_numbers(cells: list[Any]) -> Floats:
+    """The numbers cells hold, NaN where there is none."""
+    return np.fromiter(map(to_number, cells), dtype=np.float64, count=len(cells))
+
+
+def not_finite(path: Path, where: str, cell: Any, name: str | None) -> Refused:
+    """The refusal of a cell that is no finite number."""
+    return Refused(f"{path}, {where}: {str(cell)!r} in column {name!r} is not a finite number.")
