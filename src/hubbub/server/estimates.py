@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic_core import to_json
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
+from hubbub.server.columns import csv_bytes, parquet_bytes
 from hubbub.server.findings import Findings, floor_for, side_of, stands_out, strength, width_for
 from hubbub.server.truncation import (
     Truncation,
@@ -150,9 +147,9 @@ class Estimate:
         if kind == ".json":
             write_atomic(path, json.dumps({**self.about(), "estimates": self.rows()}, indent=1).encode())
         elif kind == ".csv":
-            write_atomic(path, _csv_bytes({**self.columns(), **self._about_columns()}))
+            write_atomic(path, csv_bytes({**self.columns(), **self._about_columns()}))
         elif kind == ".parquet":
-            write_atomic(path, _parquet_bytes(self.to_arrow()))
+            write_atomic(path, parquet_bytes(self.to_arrow()))
         else:
             raise Refused(f"{path}: write estimates to a name that ends in .csv, .json or .parquet.")
 
@@ -373,27 +370,3 @@ def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Fl
 
     value = np.where(flagged, (bottom + top) / 2, restore(ratio))
     return value, task.scale.half * error, restore(low), restore(high), flagged
-
-
-def _csv_bytes(columns: dict[str, list[Any]]) -> bytes:
-    """Columns of text, truth values or numbers as CSV; None is an empty cell."""
-    cells = [_cells(column) for column in columns.values()]
-    lines = map(",".join, zip(*cells, strict=True))
-    return "".join(f"{line}\n" for line in chain([",".join(columns)], lines)).encode()
-
-
-def _cells(column: list[Any]) -> list[str]:
-    """A column as it stands in a CSV file; a number in the fewest digits that read back as the same one."""
-    if not column or isinstance(column[0], bool):
-        return [str(cell) for cell in column]
-    if isinstance(column[0], str):
-        quoted = re.compile('[",\r\n]').search
-        return [f'"{cell.replace(chr(34), 2 * chr(34))}"' if quoted(cell) else cell for cell in column]
-    numbers = to_json(column).decode()[1:-1].split(",")
-    return ["" if cell == "null" else cell for cell in numbers] if None in column else numbers
-
-
-def _parquet_bytes(table: Any) -> bytes:
-    sink = io.BytesIO()
-    optional("pyarrow.parquet", "lake").write_table(table, sink)
-    return sink.getvalue()

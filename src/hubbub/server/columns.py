@@ -1,0 +1,37 @@
+"""Columns of a table as the bytes of a file."""
+
+from __future__ import annotations
+
+import io
+import re
+from itertools import chain
+from typing import Any
+
+from pydantic_core import to_json
+
+from hubbub.primitives.errors import optional
+
+
+def csv_bytes(columns: dict[str, list[Any]]) -> bytes:
+    """Columns of text, truth values or numbers as CSV; None is an empty cell."""
+    cells = [_cells(column) for column in columns.values()]
+    lines = map(",".join, zip(*cells, strict=True))
+    return "".join(f"{line}\n" for line in chain([",".join(columns)], lines)).encode()
+
+
+def _cells(column: list[Any]) -> list[str]:
+    """A column as it stands in a CSV file; a number in the fewest digits that read back as the same one."""
+    if not column or isinstance(column[0], bool):
+        return [str(cell) for cell in column]
+    if isinstance(column[0], str):
+        quoted = re.compile('[",\r\n]').search
+        return [f'"{cell.replace(chr(34), 2 * chr(34))}"' if quoted(cell) else cell for cell in column]
+    numbers = to_json(column).decode()[1:-1].split(",")
+    return ["" if cell == "null" else cell for cell in numbers] if None in column else numbers
+
+
+def parquet_bytes(table: Any) -> bytes:
+    """An Arrow table as a Parquet file."""
+    sink = io.BytesIO()
+    optional("pyarrow.parquet", "lake").write_table(table, sink)
+    return sink.getvalue()
