@@ -32,7 +32,7 @@ from hubbub.mechanisms.shared.occupancy import (
 )
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
@@ -303,9 +303,12 @@ class SketchResponse(Moded):
         if not self.signed:
             return self.rates.moments(self, state, keys, ids)
         n = max(state.count, 1)
-        mean = self.tally(state, keys, ids)[0] / (n * self.kappa)
-        size = np.minimum(np.abs(mean), 1)
-        return Moments(None, None, mean, self._signed_variance(n, size, size**2))
+        signed = self.tally(state, keys, ids)[0]
+        counts = Counts(
+            n, signed=signed, signed_gain=self.kappa, signed_noise=(1 / self.buckets, self._excess)
+        )
+        size = counts.told
+        return Moments(None, None, counts.mean, self._signed_variance(n, size, size**2), counts=counts)
 
     def _signed_variance(self, users: int, frequency: Any, square: Any) -> Any:
         """A vote is cast with probability 1/t, or a little more for a key that is held."""

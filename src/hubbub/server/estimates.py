@@ -18,6 +18,7 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
+from hubbub.server.intervals import Range, Wanted, least_named, tie_levels
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -176,6 +177,20 @@ def estimate(
     if quantity == "sum":
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
     value, error, low, high, flagged = _quantity(task, moments, base, width)
+    strength = np.abs(value) / np.maximum(error, 1e-300)
+    if quantity == "conditional":
+        assert moments.frequency is not None
+        assert moments.frequency_variance is not None
+        strength = moments.frequency / np.sqrt(np.maximum(moments.frequency_variance, 1e-300))
+    if moments.counts is not None and names:
+        wanted = Wanted(
+            base,
+            odds,
+            Range(task.low, task.high, task.scale.center, task.scale.half),
+            None if simultaneous else tie_levels(moments.counts, state, ids),
+        )
+        low, high = wanted.limits(moments.counts, low, high, flagged)
+        strength = wanted.strength(moments.counts)
     how = refine or task.mechanism.refinement
     if how != "none":
         from hubbub.server.recovery.refine import Columns, refined
@@ -187,11 +202,6 @@ def estimate(
         value, error, low, high = (state.count * column for column in (value, error, low, high))
     if flagged.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
-    strength = np.abs(value) / np.maximum(error, 1e-300)
-    if quantity == "conditional":
-        assert moments.frequency is not None
-        assert moments.frequency_variance is not None
-        strength = moments.frequency / np.sqrt(np.maximum(moments.frequency_variance, 1e-300))
     return Estimate(
         names,
         value,
@@ -259,9 +269,11 @@ def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Fl
     f, vf, m, vm = moments.frequency, moments.frequency_variance, moments.mean, moments.mean_variance
     cov = moments.covariance
     flagged = f <= width * np.sqrt(vf)
+    if moments.counts is not None:
+        flagged = moments.counts.named < least_named(moments.counts, 2 * NormalDist().cdf(-width))
     safe = np.where(flagged, 1.0, f)
     ratio = np.where(flagged, 0.0, m / safe)
-    a = np.where(flagged, 1.0, safe**2 - width**2 * vf)
+    a = np.where(flagged, 1.0, np.maximum(safe**2 - width**2 * vf, 1e-300))
     b = m * safe - width**2 * cov
     c = m**2 - width**2 * vm
     root = np.sqrt(np.maximum(b**2 - a * c, 0))

@@ -22,7 +22,7 @@ from hubbub.mechanisms.shared.hashed import Votes
 from hubbub.mechanisms.shared.items import ItemRates
 from hubbub.mechanisms.shared.moded import Moded
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Held, Moments, Quantity
+from hubbub.model.mechanism import Counts, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
@@ -134,9 +134,12 @@ class OneKey(Moded):
         people = replace(state, count=c * state.count)
         if self.signed:
             n = max(people.count, 1)
-            mean = self.tally(state, keys, ids)[0] / (n * self._step)
-            size = np.minimum(np.abs(mean), 1)
-            found = Moments(None, None, mean, self._signed_variance(n, size, np.minimum(size**2 * c, size)))
+            seen = 1 / self.buckets, self._step * (1 - 1 / self.buckets)
+            signed = self.tally(state, keys, ids)[0]
+            counts = Counts(n, signed=signed, signed_gain=self._step, signed_noise=seen)
+            size = counts.told
+            variance = self._signed_variance(n, size, np.minimum(size**2 * c, size))
+            found = Moments(None, None, counts.mean, variance, counts=counts)
         else:
             found = self._rates.moments(self, people, keys, ids)
 
@@ -149,6 +152,20 @@ class OneKey(Moded):
             scaled(found.mean, c),
             scaled(found.mean_variance, c**2),
             scaled(found.covariance, c**2),
+            self._per_person(found.counts),
+        )
+
+    def _per_person(self, counts: Counts | None) -> Counts | None:
+        """The same counts, their laws told by shares of people instead of shares of answers."""
+        if counts is None:
+            return None
+        (alone, held, _), (signed_alone, signed_held), c = counts.noise, counts.signed_noise, self.answers
+        return replace(
+            counts,
+            gain=counts.gain / c,
+            noise=(alone, held / c, 0.0),
+            signed_gain=counts.signed_gain / c,
+            signed_noise=(signed_alone, signed_held / c),
         )
 
     def _signed_variance(self, people: int, frequency: Any, square: Any) -> Any:

@@ -1,0 +1,122 @@
+"""Tails of sums of votes, and where they fall to given odds: what intervals at small counts are made of.
+
+Tails are saddlepoint approximations for whole numbers (Lugannani and Rice 1980, Daniels 1987, in Barndorff-Nielsen's
+form, with the continuity correction that has the hyperbolic sine). From 0.3 expected votes on they are within 5% of the
+exact tails wherever these are below 1/10, and nearly always on the large side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hubbub.primitives.arrays import Bools, Floats
+
+#: Doublings of a bracket, and halvings of it: 2^-42 of a bracket that is a few standard errors long.
+_DOUBLINGS, _HALVINGS = 60, 42
+#: erfc with a relative error below 1.2e-7 everywhere (Press et al., Numerical Recipes, section 6.2).
+_ERFC = (
+    -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
+    0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277,
+)  # fmt: skip
+
+
+def beyond(z: Any) -> Floats:
+    """P(normal > z), with a small relative error however large z is."""
+    x = np.minimum(np.abs(z) / np.sqrt(2), 30.0)
+    t = 1 / (1 + 0.5 * x)
+    power = np.zeros_like(t)
+    for coefficient in reversed(_ERFC):
+        power = power * t + coefficient
+    tail = 0.5 * t * np.exp(power - x**2)
+    return np.asarray(np.where(np.asarray(z) >= 0, tail, 1 - tail))
+
+
+@dataclass(frozen=True)
+class Law:
+    """The sum of `reports` independent votes, each +1 with probability `plus` and -1 with probability `minus`.
+
+    Arrays, or numbers that hold for all. Reports need not be whole: what counts is the law's mean and variance.
+    """
+
+    reports: Any
+    plus: Any
+    minus: Any
+
+    def surprise(self, count: Any) -> Floats:
+        """The z for which a normal number is above z as often as the sum is `count` or more."""
+        edge = np.asarray(count, dtype=np.float64) - 0.5
+        n, plus, minus = (np.maximum(part, 1e-300) for part in (self.reports, self.plus, self.minus))
+        with np.errstate(all="ignore"):
+            # The saddlepoint: with votes weighed by tilt^vote the sum has its mean at the edge. A quadratic equation.
+            a, b, c = (n - edge) * plus, edge * (1 - plus - minus), (n + edge) * minus
+            root = np.sqrt(b**2 + 4 * a * c)
+            tilt = np.where(b >= 0, (b + root) / (2 * a), 2 * c / (root - b))
+            gained = plus * (tilt - 1) + minus * (1 / tilt - 1)
+            spread = n * (plus * tilt + minus / tilt) / (1 + gained) - edge**2 / n
+            t = np.log(tilt)
+            w = np.sign(t) * np.sqrt(np.maximum(2 * (t * edge - n * np.log1p(gained)), 0))
+            z = np.where(np.abs(w) < 1e-4, w, w + np.log(2 * np.sinh(t / 2) * np.sqrt(spread) / w) / w)
+        z = np.where(edge >= n, np.inf, np.where(edge <= -n, -np.inf, z))
+        return np.where((edge < 0) & (np.asarray(self.minus) <= 0), -np.inf, z)
+
+    def at_least(self, count: Any) -> Floats:
+        """P(sum >= count)."""
+        return beyond(self.surprise(count))
+
+    def at_most(self, count: Any) -> Floats:
+        """P(sum <= count). That nothing was named, where there are no votes against, is known exactly."""
+        found = Law(self.reports, self.minus, self.plus).at_least(-np.asarray(count))
+        nothing = (np.asarray(count) == 0) & (np.asarray(self.minus) <= 0)
+        with np.errstate(divide="ignore"):
+            return np.where(nothing, np.exp(self.reports * np.log1p(-np.asarray(self.plus))), found)
+
+
+@dataclass(frozen=True)
+class Ties:
+    """How much of the probability of exactly what was seen is counted in the upper tail, and in the lower one."""
+
+    upper: Any
+    lower: Any
+
+    def above(self, law: Law, count: Any) -> Floats:
+        """P(sum > count) and a part of P(sum = count)."""
+        found = law.at_least(count)
+        return found if np.all(self.upper == 1) else self.upper * found + (1 - self.upper) * law.at_least(count + 1)
+
+    def below(self, law: Law, count: Any) -> Floats:
+        """P(sum < count) and a part of P(sum = count)."""
+        found = law.at_most(count)
+        return found if np.all(self.lower == 1) else self.lower * found + (1 - self.lower) * law.at_most(count - 1)
+
+    def take(self, chosen: Bools) -> Ties:
+        """Those of some keys."""
+        if np.ndim(self.upper) == 0:
+            return self
+        return Ties(self.upper[chosen], self.lower[chosen])
+
+
+#: All of it in both: intervals hold at least as often as promised.
+SAFE = Ties(1.0, 1.0)
+
+
+def solve(tail: Callable[[Floats], Floats], odds: float, start: Floats, step: Floats, end: float) -> Floats:
+    """Where a tail that shrinks from `start` on in the direction of `step` falls to `odds`; `end` if it never does."""
+
+    def within(place: Floats) -> Floats:
+        return np.where(step < 0, np.maximum(place, end), np.minimum(place, end))
+
+    near, far = start, within(start + step)
+    for _ in range(_DOUBLINGS):
+        wide = (tail(far) > odds) & (far != end)
+        if not wide.any():
+            break
+        near, far = np.where(wide, far, near), np.where(wide, within(start + 2 * (far - start)), far)
+    for _ in range(_HALVINGS):
+        middle = (near + far) / 2
+        inside = tail(middle) > odds
+        near, far = np.where(inside, middle, near), np.where(inside, far, middle)
+    return near
