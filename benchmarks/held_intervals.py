@@ -35,7 +35,7 @@ from hubbub.simulation.rehearsal import simulate, true_values
 MECHANISMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("sketch_response", {}),
     ("collision", {}),
-    ("sketch_response", {"values": "signed"}),
+    ("sketch_response", {"values": "signed", "count_names": True}),
     ("sketch_response", {"values": "signed", "mode": "events"}),
     ("coco", {"values": "signed", "target": "conditional"}),
     ("pckv_grr", {"values": "signed"}),
@@ -80,7 +80,7 @@ def as_before(moments: Moments) -> Moments:
     assert counts is not None
     n = np.maximum(counts.reports, 1)
     alone, held = counts.signed_noise
-    if counts.named is None:
+    if moments.frequency is None:
         share = np.minimum(np.abs(counts.mean), 1)
         mean = (alone + held * share) / counts.signed_gain**2 - share**2
         return replace(moments, mean_variance=mean / n, counts=None)
@@ -89,8 +89,10 @@ def as_before(moments: Moments) -> Moments:
     if counts.signed is None:
         return replace(moments, frequency_variance=noise / (n * counts.gain**2), counts=None)
     middle = np.clip(counts.mean, -share, share)
-    mean = (alone + held * share) / counts.signed_gain**2 - middle**2 / np.maximum(share, 1e-12)
-    covariance = middle * (1 - counts.idle - counts.gain) / counts.gain
+    square = middle**2 / np.maximum(share, 1e-12)
+    asked = counts.noise[2] / counts.gain**2
+    mean = (alone + held * share) / counts.signed_gain**2 - square + asked * (square - middle**2)
+    covariance = middle * ((1 - counts.idle - counts.gain) / counts.gain + asked * (1 - share))
     return replace(
         moments,
         frequency_variance=noise / (n * counts.gain**2),

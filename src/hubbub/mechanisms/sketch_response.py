@@ -32,7 +32,7 @@ from hubbub.mechanisms.shared.occupancy import (
 )
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
@@ -285,13 +285,9 @@ class SketchResponse(Moded):
 
     # On the server
 
-    @property
-    def channels(self) -> int:
-        return 1
-
     def votes(self, reports: Int64s) -> tuple[Votes, ...]:
         if self.signed:
-            return (Votes(True, reports[:, 0], 2 * reports[:, 1:] - 1),)
+            return self.both_votes(reports[:, 0], 2 * reports[:, 1:] - 1)
         return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)
 
     @property
@@ -303,12 +299,10 @@ class SketchResponse(Moded):
         if not self.signed:
             return self.rates.moments(self, state, keys, ids)
         n = max(state.count, 1)
-        signed = self.tally(state, keys, ids)[0]
-        counts = Counts(
-            n, signed=signed, signed_gain=self.kappa, signed_noise=(1 / self.buckets, self._excess)
-        )
-        size = counts.told
-        return Moments(None, None, counts.mean, self._signed_variance(n, size, size**2), counts=counts)
+        tally = self.tally(state, keys, ids)
+        counts = self.signed_counts(tally, n, self.kappa, 1 / self.buckets, self._excess)
+        variance = self._signed_variance(n, counts.told, counts.square)
+        return Moments(None, None, counts.mean, variance, counts=counts)
 
     def _signed_variance(self, users: int, frequency: Any, square: Any) -> Any:
         """A vote is cast with probability 1/t, or a little more for a key that is held."""
@@ -341,4 +335,4 @@ class SketchResponse(Moded):
         if goal.unit != "record":
             return
         for mode in modes_for(goal):
-            yield cls.serving(goal, mode=mode)
+            yield cls.serving(goal, mode=mode, count_names=mode == "signed")

@@ -80,12 +80,18 @@ class Counts:
 
     @property
     def told(self) -> Floats:
-        """The frequency, as far as it is known to be above 0; without a count of names, the size of the mean."""
+        """The frequency, where it can be told from 0; without a count of names, the size of the mean."""
         reports = np.maximum(self.reports, 1)
         if self.named is None:
             noise = np.sqrt(self.signed_noise[0] / reports) / self.signed_gain
             return np.asarray(told_apart(np.abs(self.mean), noise))
         return np.asarray(told_apart(self.frequency, np.sqrt(self.noise[0] / reports) / self.gain))
+
+    @property
+    def square(self) -> Floats:
+        """The least that the mean square of the values can be: (mean)^2 / frequency, as far as is told."""
+        told = self.told
+        return np.asarray(np.clip(self.mean, -told, told) ** 2 / np.maximum(told, 1e-12))
 
 
 @dataclass(frozen=True)

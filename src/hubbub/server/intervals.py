@@ -41,15 +41,23 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.model.mechanism import Counts, Quantity
+from hubbub.model.mechanism import TOLD_APART, Counts, Quantity
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.server.tails import SAFE, Law, Ties, solve
 
 #: Ties are broken in so many ways, for counts of at most this variance. (Above, a count more or less is a detail.)
-_LEVELS, _COARSE = 64, 400.0
+_LEVELS, _COARSE = 64, 100.0
 #: A weighted sum of votes is matched by a sum of votes of more reports, so that probabilities stay below 1.
 _MORE = 4
+#: Most names an absent key may have on average for what few names say to be added up name by name.
+_ENUMERATED = 12
+#: Odds of one interval from which on tails are usual ones.
+_USUAL = 0.02
+#: Names that an absent key has on average from which on only clearly more of them tell anything.
+_MANY = 200
+#: Below one such name, keys that are held a little have far more of them than an absent one: be as careful.
+_CAREFUL = 0.75
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Cases:
     `of_key` says which case is each key's.
     """
 
-    def __init__(self, counts: Counts, levels: Int64s | None) -> None:
+    def __init__(self, counts: Counts, levels: Int64s | None, odds: float) -> None:
         given = counts.named if counts.named is not None else counts.signed
         assert given is not None
         blank = np.zeros(len(given), dtype=np.int64)
@@ -92,8 +100,16 @@ class Cases:
             named=None if counts.named is None else named,
             signed=None if counts.signed is None else signed,
         )
+        self.fine = levels is not None and odds >= _USUAL
         upper = (level + 0.5) / _LEVELS
         self.ties = SAFE if levels is None else Ties(upper, 1 - upper)
+
+    @property
+    def told(self) -> Floats:
+        """The frequency to reckon with for the spread of D, as far as N tells it, and 0 elsewhere."""
+        if self.counts.named is None:
+            return np.zeros(len(self.reports))
+        return np.where(telling(self.counts), np.clip(self.counts.frequency, 1e-12, 1), 0.0)
 
     # Laws under a hypothesis
 
@@ -107,12 +123,27 @@ class Cases:
         return Law(self.reports * mean / rate * np.maximum(beyond, 1), rate * np.minimum(beyond, 1), 0.0)
 
     def signed_law(self, mean: Any, frequency: Any) -> Law:
-        """D if keys have this mean and frequency."""
+        """D if keys have this mean and frequency; given N, where N tells the frequency.
+
+        Given N, D is a sum of N votes that are all cast. With as many as make the variance right it also varies as N
+        does where the mean is not 0. That is true of usual tails; where odds are small the tails of votes that
+        come in varying numbers are heavier, and they are taken.
+        """
         alone, held = self.counts.signed_noise
         seen, tilt = alone + held * frequency, self.counts.signed_gain * mean
         plus, minus = np.maximum(seen + tilt, 0) / 2, np.maximum(seen - tilt, 0) / 2
         most = np.maximum(plus + minus, 1.0)
-        return Law(self.reports, plus / most, minus / most)
+        plus, minus, told = plus / most, minus / most, self.told
+        given = (told > 0) & (frequency <= told) & self.fine
+        spread, middle = self.reports * (plus + minus), self.reports * (plus - minus)
+        votes = (spread + np.sqrt(spread**2 + 4 * middle**2)) / 2
+        lean = middle / np.maximum(votes, 1e-300)
+        return Law(
+            np.where(given, votes, self.reports),
+            np.where(given, (1 + lean) / 2, plus),
+            np.where(given, (1 - lean) / 2, minus),
+            np.where(given | (plus + minus > 1 - 1e-9), 2.0, 1.0),
+        )
 
     def value_law(self, value: Any, values: Range) -> tuple[Law, Any]:
         """The law of n * (value's estimate), and the unit in which it is a sum of votes.
@@ -141,7 +172,7 @@ class Cases:
 
     def _frequency_with(self, value: Any, values: Range) -> Any:
         """The frequency to reckon with if this is the mean value: what was told, or the nearest that is possible."""
-        told = self.counts.told if self.counts.named is not None else 0.0
+        told = self.told
         ends = [value / end for end in (values.low, values.high) if end]
         least = np.maximum(np.maximum.reduce(ends) if values.low < 0 < values.high else np.minimum.reduce(ends), 0)
         if values.low <= 0 <= values.high:
@@ -168,6 +199,40 @@ class Cases:
         low = solve(lambda f: self.ties.above(self.named_law(f), named), odds / 2, found, -step, bottom)
         return low, solve(lambda f: self.ties.below(self.named_law(f), named), odds / 2, found, step, np.inf)
 
+    def among_few(self, law: Law, part: Any, side: int, tail: Floats) -> Floats:
+        """The upper tail of D (side 1) or -D for keys that were named too rarely to tell their frequency.
+
+        What counts is D and "named less than c times" together, which is added up exactly. Keys that are named c times
+        or more miss with the odds of their own, given N; divided by the probability that an absent key is among the
+        few, the two add up to the odds asked for.
+        """
+        counts = self.counts
+        if counts.named is None or counts.signed is None or not self.fine:
+            return tail
+        background = counts.idle * self.reports
+        few = (background <= _ENUMERATED) & (self.told == 0)
+        if not few.any():
+            return tail
+        n, limit = self.reports[few], np.maximum(2, np.ceil(background[few]))
+        count = side * counts.signed[few]
+        tails = []
+        for plus, minus in ((law.plus[few], law.minus[few]), (counts.signed_noise[0] / 2,) * 2):
+            rest = np.maximum(1 - plus - minus, 1e-12)
+            first, above, at, within = np.exp(n * np.log(rest)), 0.0, 0.0, 0.0
+            for pro in range(int(limit.max())):
+                chance = first
+                for contra in range(int(limit.max()) - pro):
+                    inside = chance * (pro + contra < limit)
+                    above, at = above + inside * (pro - contra > count), at + inside * (pro - contra == count)
+                    within = within + inside
+                    chance = chance * np.maximum(n - pro - contra, 0) * minus / (rest * (contra + 1))
+                first = first * np.maximum(n - pro, 0) * plus / (rest * (pro + 1))
+            tails.append((above + (part if np.ndim(part) == 0 else part[few]) * at, within))
+        found = tail.copy()
+        careful = np.where(background[few] < 1, _CAREFUL, 1.0)
+        found[few] = np.minimum(tails[0][0] / (tails[1][1] * careful), 1.0)
+        return found
+
     def value_limits(self, odds: float, values: Range) -> tuple[Floats, Floats]:
         """All mean values under which N and D, added with their weights, are no surprise."""
         laws = self.counts
@@ -177,11 +242,11 @@ class Cases:
 
         def above(value: Floats) -> Floats:
             law, unit = self.value_law(value, values)
-            return self.ties.above(law, total / unit)
+            return self.among_few(law, self.ties.upper, 1, self.ties.above(law, total / unit))
 
         def below(value: Floats) -> Floats:
             law, unit = self.value_law(value, values)
-            return self.ties.below(law, total / unit)
+            return self.among_few(law.mirrored, self.ties.lower, -1, self.ties.below(law, total / unit))
 
         law, unit = self.value_law(found, values)
         step = 2 * unit * np.sqrt(np.maximum((law.plus + law.minus) * law.reports, 1)) / self.reports
@@ -267,6 +332,17 @@ def _distinct(column: Int64s) -> tuple[Int64s, Int64s]:
     return np.flatnonzero(seen) + first, (np.cumsum(seen) - 1)[column - first]
 
 
+def telling(counts: Counts) -> Bools:
+    """Keys that were named at least twice, and at least as often as an absent key is on average.
+
+    Where that is often, so many keys are told apart by `TOLD_APART`, which spares work and makes no difference.
+    """
+    assert counts.named is not None
+    background = counts.idle * np.asarray(counts.reports)
+    surely = TOLD_APART * np.sqrt(background) * (background > _MANY)
+    return np.asarray(counts.named >= np.maximum(2, background + surely))
+
+
 def count_variance(counts: Counts) -> Floats:
     """Of N, or of D where names are not counted, as far as is known."""
     if counts.named is None:
@@ -306,7 +382,7 @@ class Wanted:
         chosen &= np.broadcast_to(np.asarray(counts.reports) > 0, chosen.shape)
         if not chosen.any():
             return low, high
-        cases = Cases(self._needed(counts, chosen), None if self.levels is None else self.levels[chosen])
+        cases = Cases(self._needed(counts, chosen), None if self.levels is None else self.levels[chosen], self.odds)
         if self.quantity == "frequency":
             found = cases.frequency_limits(self.odds)
         elif self.quantity == "conditional":
@@ -325,14 +401,14 @@ class Wanted:
 
     def strength(self, counts: Counts) -> Floats:
         """How surprising the counts are for a key that nobody has, in standard deviations of a normal law."""
-        cases = Cases(self._needed(counts, np.ones(len(count_variance(counts)), dtype=bool)), None)
+        cases = Cases(self._needed(counts, np.ones(len(count_variance(counts)), dtype=bool)), None, self.odds)
         if self.quantity in ("frequency", "conditional"):
             law, count = cases.named_law(0.0), cases.counts.named
         else:
             law, unit = cases.value_law(np.zeros(len(cases.reports)), self.values)
             count = cases.total(self.values) / unit
         assert count is not None
-        above, below = law.surprise(count), Law(law.reports, law.minus, law.plus).surprise(-count)
+        above, below = law.surprise(count), law.mirrored.surprise(-count)
         signed = np.where(above > 0, above, np.minimum(-below, 0.0))
         return np.clip(signed if self.quantity == "conditional" else np.abs(signed), -1e3, 1e3)[cases.of_key]
 
@@ -343,5 +419,5 @@ class Wanted:
         if self.quantity == "frequency":
             signed = None
         elif self.quantity == "mean" and named is not None and self.values.center == 0:
-            named = np.where(counts.told[chosen] > 0, named, 0)
+            named = np.where(telling(counts)[chosen], named, 0)
         return replace(counts, reports=reports, named=named, signed=signed)

@@ -15,8 +15,8 @@ import numpy as np
 
 from hubbub.primitives.arrays import Bools, Floats
 
-#: Doublings of a bracket, and halvings of it: 2^-42 of a bracket that is a few standard errors long.
-_DOUBLINGS, _HALVINGS = 60, 42
+#: Doublings of a bracket, and halvings of it: to 2^-32 of a few standard errors.
+_DOUBLINGS, _HALVINGS = 60, 32
 #: erfc with a relative error below 1.2e-7 everywhere (Press et al., Numerical Recipes, section 6.2).
 _ERFC = (
     -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
@@ -40,15 +40,17 @@ class Law:
     """The sum of `reports` independent votes, each +1 with probability `plus` and -1 with probability `minus`.
 
     Arrays, or numbers that hold for all. Reports need not be whole: what counts is the law's mean and variance.
+    `span` is the distance between possible sums: 2 if everybody votes.
     """
 
     reports: Any
     plus: Any
     minus: Any
+    span: Any = 1.0
 
     def surprise(self, count: Any) -> Floats:
         """The z for which a normal number is above z as often as the sum is `count` or more."""
-        edge = np.asarray(count, dtype=np.float64) - 0.5
+        edge = np.asarray(count, dtype=np.float64) - 0.5 * np.asarray(self.span)
         n, plus, minus = (np.maximum(part, 1e-300) for part in (self.reports, self.plus, self.minus))
         with np.errstate(all="ignore"):
             # The saddlepoint: with votes weighed by tilt^vote the sum has its mean at the edge. A quadratic equation.
@@ -59,9 +61,15 @@ class Law:
             spread = n * (plus * tilt + minus / tilt) / (1 + gained) - edge**2 / n
             t = np.log(tilt)
             w = np.sign(t) * np.sqrt(np.maximum(2 * (t * edge - n * np.log1p(gained)), 0))
-            z = np.where(np.abs(w) < 1e-4, w, w + np.log(2 * np.sinh(t / 2) * np.sqrt(spread) / w) / w)
+            step = 2 * np.sinh(self.span * t / 2) / self.span
+            z = np.where(np.abs(w) < 1e-4, w, w + np.log(step * np.sqrt(spread) / w) / w)
         z = np.where(edge >= n, np.inf, np.where(edge <= -n, -np.inf, z))
         return np.where((edge < 0) & (np.asarray(self.minus) <= 0), -np.inf, z)
+
+    @property
+    def mirrored(self) -> Law:
+        """The law of minus the sum."""
+        return Law(self.reports, self.minus, self.plus, self.span)
 
     def at_least(self, count: Any) -> Floats:
         """P(sum >= count)."""
@@ -69,7 +77,7 @@ class Law:
 
     def at_most(self, count: Any) -> Floats:
         """P(sum <= count). That nothing was named, where there are no votes against, is known exactly."""
-        found = Law(self.reports, self.minus, self.plus).at_least(-np.asarray(count))
+        found = self.mirrored.at_least(-np.asarray(count))
         nothing = (np.asarray(count) == 0) & (np.asarray(self.minus) <= 0)
         with np.errstate(divide="ignore"):
             return np.where(nothing, np.exp(self.reports * np.log1p(-np.asarray(self.plus))), found)
@@ -85,12 +93,12 @@ class Ties:
     def above(self, law: Law, count: Any) -> Floats:
         """P(sum > count) and a part of P(sum = count)."""
         found = law.at_least(count)
-        return found if np.all(self.upper == 1) else self.upper * found + (1 - self.upper) * law.at_least(count + 1)
+        return found if np.all(self.upper == 1) else self.upper * found + (1 - self.upper) * law.at_least(count + law.span)
 
     def below(self, law: Law, count: Any) -> Floats:
         """P(sum < count) and a part of P(sum = count)."""
         found = law.at_most(count)
-        return found if np.all(self.lower == 1) else self.lower * found + (1 - self.lower) * law.at_most(count - 1)
+        return found if np.all(self.lower == 1) else self.lower * found + (1 - self.lower) * law.at_most(count - law.span)
 
     def take(self, chosen: Bools) -> Ties:
         """Those of some keys."""
@@ -119,4 +127,4 @@ def solve(tail: Callable[[Floats], Floats], odds: float, start: Floats, step: Fl
         middle = (near + far) / 2
         inside = tail(middle) > odds
         near, far = np.where(inside, middle, near), np.where(inside, far, middle)
-    return near
+    return np.where((far == end) & (tail(far) > odds), end, near)

@@ -78,9 +78,7 @@ class ItemRates:
 def plausible(counts: Counts) -> tuple[Any, Any, Any]:
     """Frequency, mean and mean square for use in variance formulas: possible ones, without what may be noise.
 
-    The mean square is not estimated; (mean)^2 / frequency is the least it can be, which makes the
-    variance, if anything, too large.
+    The mean square is not estimated; the least it can be makes the variance, if anything, too large.
     """
     share = counts.told
-    middle = np.clip(counts.mean, -share, share)
-    return share, middle, middle**2 / np.maximum(share, 1e-12)
+    return share, np.clip(counts.mean, -share, share), counts.square
