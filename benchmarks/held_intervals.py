@@ -25,9 +25,11 @@ from hubbub.experiments.datasets import read_compact
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Moments, Quantity
 from hubbub.model.record import GRID, Entries, sample_down
+from hubbub.model.state import State
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import _quantity, estimate
+from hubbub.server.fold import aggregate
 from hubbub.simulation.populations import Population, zipf_population
 from hubbub.simulation.rehearsal import simulate, true_values
 
@@ -42,7 +44,15 @@ MECHANISMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("privkv", {"values": "signed"}),
 )
 #: Reports a bucket, epsilon and k.
-REGIMES = ((0.3, 4.0, 72), (1.0, 4.0, 32), (1.5, 4.0, 72), (3.0, 3.0, 32), (10.0, 3.0, 16), (100.0, 2.0, 8), (1000.0, 1.0, 8))
+REGIMES = (
+    (0.3, 4.0, 72),
+    (1.0, 4.0, 32),
+    (1.5, 4.0, 72),
+    (3.0, 3.0, 32),
+    (10.0, 3.0, 16),
+    (100.0, 2.0, 8),
+    (1000.0, 1.0, 8),
+)
 HEAVY = 0.05
 
 
@@ -67,11 +77,13 @@ class Held:
         self.all_held += bool(together.all())
 
     def __str__(self) -> str:
-        rare = 100 * (self.held - self.heavy_held) / max(self.keys - self.heavy, 1)
-        heavy = f"{100 * self.heavy_held / self.heavy:6.1f}" if self.heavy else "     -"
-        return (
-            f"{100 * self.held / max(self.keys, 1):6.1f} {heavy} {rare:6.1f} {100 * self.all_held / max(self.runs, 1):6.1f}"
+        shares = (
+            (self.held, self.keys),
+            (self.heavy_held, self.heavy),
+            (self.held - self.heavy_held, self.keys - self.heavy),
+            (self.all_held, self.runs),
         )
+        return " ".join(f"{100 * part / whole:6.1f}" if whole else "     -" for part, whole in shares)
 
 
 def as_before(moments: Moments) -> Moments:
@@ -102,20 +114,34 @@ def as_before(moments: Moments) -> Moments:
     )
 
 
-def measure(
-    task: Task, crowd: Population, runs: int, seed: int
-) -> Iterator[tuple[Quantity, Held, Held]]:
+def collections(task: Task, entries: Entries, runs: int, seed: int) -> Iterator[State]:
+    """The states of many collections from one crowd; small crowds are privatized many at a time, which is quicker."""
+    users, together = len(entries), max(1, min(runs, 20_000 // len(entries)))
+    shift = np.arange(together)[:, None] * entries.offsets[-1]
+    tiled = Entries(
+        np.tile(entries.ids, together),
+        np.tile(entries.values, together),
+        np.concatenate([[0], (entries.offsets[1:] + shift).reshape(-1)]).astype(np.int64),
+    )
+    for first in range(0, runs, together):
+        packed = simulate(task, tiled, seed + 10 * first).packed
+        for run in range(min(together, runs - first)):
+            yield aggregate(task, packed[run * users : (run + 1) * users])
+
+
+def measure(task: Task, crowd: Population, runs: int, seed: int) -> Iterator[tuple[Quantity, Held, Held]]:
     """Per quantity: how the normal intervals held, and those of `estimate`."""
     ids = task.keys.all_ids()
     quantities = task.mechanism.quantities
     tables: dict[Quantity, tuple[Held, Held]] = {quantity: (Held(), Held()) for quantity in quantities}
     truths = {quantity: true_values(task, crowd.entries, quantity, ids) for quantity in quantities}
-    for run in range(runs):
-        state = simulate(task, crowd.entries, seed + 10 * run).state
+    for state in collections(task, crowd.entries, runs, seed):
         moments = as_before(task.mechanism.moments(state, task.keys, ids))
         for quantity in quantities:
             truth = truths[quantity]
-            single, together = (estimate(task, state, None, quantity, simultaneous=both) for both in (False, True))
+            single, together = (
+                estimate(task, state, None, quantity, simultaneous=both) for both in (False, True)
+            )
             new = [(found.low, found.high, found.flagged) for found in (single, together)]
             old = [
                 _quantity(task, moments, quantity, -NormalDist().inv_cdf(0.025 / keys))[2:]
@@ -132,10 +158,14 @@ def measure(
         yield quantity, *tables[quantity]
 
 
-def crowds(users: int, k: int, seed: int, folder: Path | None, signed: bool) -> Iterator[tuple[str, Population]]:
+def crowds(
+    users: int, k: int, seed: int, folder: Path | None, signed: bool
+) -> Iterator[tuple[str, Population]]:
     """Long-tailed crowds of this size, made up or from files, sampled down to k entries a user."""
     if folder is None:
-        whole = zipf_population(users, 400, seed, exponent=1.0, entries=max(2.0, 0.5 * k), tail=1.0, signed=signed)
+        whole = zipf_population(
+            users, 400, seed, exponent=1.0, entries=max(2.0, 0.5 * k), tail=1.0, signed=signed
+        )
         yield "zipf", Population(sample_down(whole.entries, k, InsecureCoins(seed))[0], whole.keys)
         return
     for path in sorted(folder.glob("*.npz")):
@@ -146,23 +176,27 @@ def crowds(users: int, k: int, seed: int, folder: Path | None, signed: bool) -> 
         chosen = np.sort(rng.choice(len(data.entries), users, replace=False))
         lengths = np.diff(data.entries.offsets)[chosen]
         places = np.concatenate([np.arange(*data.entries.offsets[i : i + 2]) for i in chosen])
-        kept = np.argsort(-np.bincount(data.entries.ids.astype(np.int64), minlength=data.keys), kind="stable")[:2000]
+        kept = np.argsort(
+            -np.bincount(data.entries.ids.astype(np.int64), minlength=data.keys), kind="stable"
+        )[:2000]
         number = np.full(data.keys, -1)
         number[kept] = np.arange(len(kept))
         ids = number[data.entries.ids[places].astype(np.int64)]
         owner = np.repeat(np.arange(users), lengths)[ids >= 0]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=users))]).astype(np.int64)
         values = data.entries.values[places][ids >= 0]
-        entries = Entries(ids[ids >= 0].astype(np.uint64), values if signed else np.full_like(values, GRID), offsets)
+        entries = Entries(
+            ids[ids >= 0].astype(np.uint64), values if signed else np.full_like(values, GRID), offsets
+        )
         yield path.stem, Population(sample_down(entries, k, InsecureCoins(seed))[0], len(kept))
 
 
 def background(mechanism: Any) -> float:
     """Reports by which an absent key is named, out of all."""
     if hasattr(mechanism, "buckets"):
-        return 1 / mechanism.buckets
+        return float(1 / mechanism.buckets)
     rates = mechanism.rates
-    return 2 * rates.absent / (mechanism.size if mechanism.name == "privkv" else 1)
+    return float(2 * rates.absent) / (mechanism.size if mechanism.name == "privkv" else 1)
 
 
 @click.command()
@@ -173,7 +207,10 @@ def background(mechanism: Any) -> float:
 @click.option("--only", default="", help="One mechanism.")
 def main(runs: int, data: Path | None, least: float, most: float, only: str) -> None:
     """Print the table."""
-    print("per bucket, mechanism, quantity, users     normal: all  heavy   rare  together   hubbub: all  heavy   rare  together")
+    print(
+        "reports a bucket, mechanism, quantity, crowd, users; share of intervals that hold, in percent:\n"
+        "normal (all, heavy, rare, together), then hubbub (the same)"
+    )
     for rate, epsilon, k in REGIMES:
         for name, parameters in MECHANISMS:
             if not least <= rate <= most or (only and only != name):
@@ -188,7 +225,10 @@ def main(runs: int, data: Path | None, least: float, most: float, only: str) -> 
                 task = task_for(mechanism, crowd.keys)
                 for quantity, old, new in measure(task, crowd, runs, 1000):
                     mode = parameters.get("mode", "")
-                    print(f"{rate:7g} {name + ' ' + mode:24} {quantity:12} {title:20} {users:7,} {old}   {new}", flush=True)
+                    print(
+                        f"{rate:7g} {name + ' ' + mode:24} {quantity:12} {title:20} {users:7,} {old}   {new}",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

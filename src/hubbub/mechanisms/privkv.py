@@ -32,7 +32,6 @@ from hubbub.primitives.kernel import Kernel, kernel
 from hubbub.primitives.samplers import UNIT, below, favoured_weight, random_sign, randomized_response
 from hubbub.primitives.wire import WireField
 
-
 #: Asked users per key from which on the mean of one over their number is told by its first terms.
 _MANY = 50
 

@@ -18,7 +18,8 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
-from hubbub.server.intervals import Range, Wanted, least_named, tie_levels
+from hubbub.server.cases import Range, least_named
+from hubbub.server.intervals import Wanted, tie_levels
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -143,7 +144,8 @@ def estimate(
 ) -> Estimate:
     """Estimates for the asked keys, or for every key of a closed vocabulary.
 
-    Intervals are normal ones; simultaneous intervals hold for all asked keys together (Bonferroni). `refine` asks for
+    Intervals are normal ones where counts are large, and come from the tails of the counts elsewhere, see
+    `hubbub.server.intervals`; simultaneous ones hold for all asked keys together (Bonferroni). `refine` asks for
     a biased refinement, see `hubbub.server.recovery.refine`; left out, the mechanism says (none but for those that
     make fewer measurements than there are keys).
     """
@@ -190,7 +192,13 @@ def estimate(
             None if simultaneous else tie_levels(moments.counts, state, ids),
         )
         low, high = wanted.limits(moments.counts, low, high, flagged)
+        low, high = np.minimum(low, value), np.maximum(high, value)
         strength = wanted.strength(moments.counts)
+        unknown = int((np.asarray(moments.counts.reports) == 0).sum())
+        if unknown:
+            notes.append(
+                f"{unknown:,} keys were in no report: nothing is known about them, their value is given as 0."
+            )
     how = refine or task.mechanism.refinement
     if how != "none":
         from hubbub.server.recovery.refine import Columns, refined

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.primitives.arrays import Bools, Floats
+from hubbub.primitives.arrays import Floats
 
 #: Doublings of a bracket, and halvings of it: to 2^-32 of a few standard errors.
 _DOUBLINGS, _HALVINGS = 60, 32
@@ -82,6 +82,21 @@ class Law:
         with np.errstate(divide="ignore"):
             return np.where(nothing, np.exp(self.reports * np.log1p(-np.asarray(self.plus))), found)
 
+    def among_few(self, count: Any, limit: Any, part: Any) -> Floats:
+        """P(sum > count and fewer than `limit` votes are cast), and a part of that of sum = count; exactly."""
+        rest, most = np.maximum(1 - self.plus - self.minus, 1e-12), int(np.max(limit))
+        first, found = np.exp(self.reports * np.log(rest)), 0.0
+        for pro in range(most):
+            chance = first
+            for contra in range(most - pro):
+                counted = (pro - contra > count) + part * (pro - contra == count)
+                found = found + chance * counted * (pro + contra < limit)
+                chance = (
+                    chance * np.maximum(self.reports - pro - contra, 0) * self.minus / (rest * (contra + 1))
+                )
+            first = first * np.maximum(self.reports - pro, 0) * self.plus / (rest * (pro + 1))
+        return np.asarray(found)
+
 
 @dataclass(frozen=True)
 class Ties:
@@ -93,18 +108,20 @@ class Ties:
     def above(self, law: Law, count: Any) -> Floats:
         """P(sum > count) and a part of P(sum = count)."""
         found = law.at_least(count)
-        return found if np.all(self.upper == 1) else self.upper * found + (1 - self.upper) * law.at_least(count + law.span)
+        return (
+            found
+            if np.all(self.upper == 1)
+            else self.upper * found + (1 - self.upper) * law.at_least(count + law.span)
+        )
 
     def below(self, law: Law, count: Any) -> Floats:
         """P(sum < count) and a part of P(sum = count)."""
         found = law.at_most(count)
-        return found if np.all(self.lower == 1) else self.lower * found + (1 - self.lower) * law.at_most(count - law.span)
-
-    def take(self, chosen: Bools) -> Ties:
-        """Those of some keys."""
-        if np.ndim(self.upper) == 0:
-            return self
-        return Ties(self.upper[chosen], self.lower[chosen])
+        return (
+            found
+            if np.all(self.lower == 1)
+            else self.lower * found + (1 - self.lower) * law.at_most(count - law.span)
+        )
 
 
 #: All of it in both: intervals hold at least as often as promised.

@@ -56,9 +56,7 @@ class Moded(Hashed):
         signed = Votes(True, bucket, sides)
         return (signed, Votes(False, bucket, np.abs(sides))) if self.channels == 2 else (signed,)
 
-    def signed_counts(
-        self, tally: Int64s, reports: int, gain: float, absent: float, excess: float
-    ) -> Counts:
+    def signed_counts(self, tally: Int64s, reports: int, gain: float, absent: float, excess: float) -> Counts:
         """The law of the counts: a key is named with probability `absent`, and by `excess` more if it is held."""
         if self.channels == 1:
             return Counts(reports, signed=tally[0], signed_gain=gain, signed_noise=(absent, excess))
