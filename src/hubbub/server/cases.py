@@ -116,24 +116,31 @@ class Cases:
         That is center N / gain + half D / signed_gain, background aside: D alone if the center is 0. Otherwise votes
         for and against have weights, and the unit is chosen so that mean and variance are right.
         """
+        laws, scale = self.counts, 1.0
+        if values.center != 0 and not values.low < 0 < values.high:
+            # Beyond 0, where no truth is but intervals may end: fewer votes than an absent key has.
+            background = values.center * laws.idle / laws.gain
+            least, value = value, np.maximum(value, 0.0) if values.high > 0 else np.minimum(value, 0.0)
+            scale = np.clip((least + background) / background, 0.0, 1.0)
         frequency = self._frequency_with(value, values)
-        mean, laws = (value - values.center * frequency) / values.half, self.counts
+        mean = (value - values.center * frequency) / values.half
         if values.center == 0:
             return self.signed_law(mean, frequency), values.half / laws.signed_gain
         by_name, by_side = values.center / laws.gain, values.half / laws.signed_gain
         seen, tilt = laws.idle + laws.gain * frequency, laws.signed_gain * mean
-        pro = (by_name + by_side) * np.maximum(seen + tilt, 0) / 2
-        contra = (by_name - by_side) * np.maximum(seen - tilt, 0) / 2
+        pro = scale * (by_name + by_side) * np.maximum(seen + tilt, 0) / 2
+        contra = scale * (by_name - by_side) * np.maximum(seen - tilt, 0) / 2
         plus, minus = np.maximum(pro, 0) + np.maximum(contra, 0), np.maximum(-pro, 0) + np.maximum(-contra, 0)
         alone, held = laws.signed_noise
         together = (1 - laws.idle - laws.gain) / laws.gain + laws.noise[2] / laws.gain**2 * (1 - frequency)
-        variance = (
+        variance = scale * (
             by_name**2 * named_variance(laws, frequency)
             + by_side**2 * (alone + held * frequency - tilt**2)
             + 2 * values.center * values.half * mean * together
         )
         unit = (np.maximum(variance, 1e-300) + (plus - minus) ** 2 / _MORE) / np.maximum(plus + minus, 1e-300)
-        return Law(_MORE * self.reports, plus / (_MORE * unit), minus / (_MORE * unit)), unit
+        most = np.maximum((plus + minus) / (_MORE * unit), 1.0) * _MORE * unit
+        return Law(_MORE * self.reports, plus / most, minus / most), unit
 
     def _frequency_with(self, value: Any, values: Range) -> Any:
         """The frequency to reckon with if this is the mean value: what was told, or the nearest that is possible."""
@@ -217,8 +224,10 @@ class Cases:
         law, unit = self.value_law(found, values)
         step = 2 * unit * np.sqrt(np.maximum((law.plus + law.minus) * law.reports, 1)) / self.reports
         found = np.asarray(found, dtype=np.float64)
-        low = solve(above, odds / 2, found, -step, -np.inf)
-        return low, solve(below, odds / 2, found, step, np.inf)
+        no_names = -values.center * laws.idle / laws.gain if values.center else 0.0
+        bottom = no_names if values.center and values.low >= 0 else -np.inf
+        top = no_names if values.center and values.high <= 0 else np.inf
+        return solve(above, odds / 2, found, -step, bottom), solve(below, odds / 2, found, step, top)
 
     def ratio_limits(self, odds: float) -> tuple[Floats, Floats]:
         """All conditional means, scaled, under which N and D are no surprise, given that N is at least least_named."""

@@ -62,7 +62,9 @@ class Law:
             t = np.log(tilt)
             w = np.sign(t) * np.sqrt(np.maximum(2 * (t * edge - n * np.log1p(gained)), 0))
             step = 2 * np.sinh(self.span * t / 2) / self.span
-            z = np.where(np.abs(w) < 1e-4, w, w + np.log(step * np.sqrt(spread) / w) / w)
+            lean = plus - minus
+            skew = n * lean * (1 - 3 * (plus + minus) + 2 * lean**2) / spread**1.5
+            z = np.where(np.abs(w) < 1e-3, w + skew / 6, w + np.log(step * np.sqrt(spread) / w) / w)
         z = np.where(edge >= n, np.inf, np.where(edge <= -n, -np.inf, z))
         return np.where((edge < 0) & (np.asarray(self.minus) <= 0), -np.inf, z)
 
