@@ -34,6 +34,8 @@ from hubbub.primitives.wire import WireField
 
 #: Asked users per key from which on the mean of one over their number is told by its first terms.
 _MANY = 50
+#: As many answers the frequency of all keys together counts for in the variance of one.
+_PRIOR = 4
 
 
 @kernel
@@ -126,23 +128,33 @@ class PrivKV(KeyValue):
         asked = minus + plus + neither
         found = self.rates.moments(plus, minus, asked, 1 - 1 / self.size)
         known = 1 - self._nobody(state.count)
+        assert found.counts is not None
+        share = self._usual_share(state, asked, found.counts.frequency)
+        middle = np.clip(found.counts.mean, -share, share)
+        held = share, middle, middle**2 / np.maximum(share, 1e-12), 1 - 1 / self.size
 
         def unbiased(column: Floats | None) -> Floats:
             assert column is not None
             return np.where(asked > 0, column / known, 0.0)
 
-        def spread(column: Floats | None) -> Floats:
-            assert column is not None
+        def spread(column: Floats) -> Floats:
             return np.where(asked > 0, column / known**2, np.inf)
 
         return Moments(
             unbiased(found.frequency),
-            spread(found.frequency_variance),
+            spread(self.rates.variance("frequency", np.maximum(asked, 1), *held)),
             unbiased(found.mean),
-            spread(found.mean_variance),
+            spread(self.rates.variance("mean", np.maximum(asked, 1), *held)),
             unbiased(found.covariance) / known,
             found.counts,
         )
+
+    def _usual_share(self, state: State, asked: Int64s, frequency: Floats) -> Floats:
+        """Frequencies for use in variances: a few answers say little about a key's own, so all keys' count, too."""
+        minus, plus, neither = state.totals.sum(axis=0)
+        all_keys = self.rates.moments(plus, minus, max(int(minus + plus + neither), 1)).frequency
+        assert all_keys is not None
+        return np.clip((asked * frequency + _PRIOR * all_keys) / (asked + _PRIOR), 0, 1)
 
     def _nobody(self, users: int) -> float:
         """Probability that nobody is asked about a key."""

@@ -279,6 +279,7 @@ def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Fl
     flagged = f <= width * np.sqrt(vf)
     if moments.counts is not None:
         flagged = moments.counts.named < least_named(moments.counts, 2 * NormalDist().cdf(-width))
+    vf, vm = np.where(flagged, 0.0, vf), np.where(flagged, 0.0, vm)
     safe = np.where(flagged, 1.0, f)
     ratio = np.where(flagged, 0.0, m / safe)
     a = np.where(flagged, 1.0, np.maximum(safe**2 - width**2 * vf, 1e-300))
