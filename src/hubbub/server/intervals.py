@@ -18,18 +18,25 @@ of the probability of exactly t, a part u is counted in the upper tail and the r
 number that depends on key and state as if drawn at random. The tails are then uniform, and coverage is 1 - odds.
 The same state always gives the same interval; one report more can move its ends by the worth of one report.
 
-Where the standard deviation of a count is above 5 z^3, z the half-width of the interval in standard errors, a skewed
-tail differs by less than a tenth of itself from a normal one, in opposite directions on the two sides, and the normal
-interval is given.
+Where the standard deviation of a count is above 5 z^3, z the half-width of the interval in standard errors (2 or more),
+a skewed tail differs by less than a tenth of itself from a normal one, in opposite directions on the two sides, and
+the normal interval is given.
 
-Means have a second unknown, the frequency f, on which the spread of D depends. It is taken as N says where that is
-`TOLD_APART` standard errors above what an absent key shows, and else as the least that is possible with the mean.
+Means have a second unknown, the frequency f, on which the spread of D depends. From some N on, it is taken from N (see
+`least_telling`), and else as the least that goes with the mean. For single keys at usual odds the law of D is then the
+one given N, which for a mean of 0 does not depend on f at all: votes for and against are even. Keys with fewer names
+are judged by D and "fewer names" together, exactly. So keys without a mean are covered with 1 - odds whether they are
+rare or not; others within 3 points of it (measured in the tests), since f is estimated. For all keys
+together, or at smaller odds, D's law is the one with f from N, whose tails are heavier.
 
 Conditional means, q = mean / frequency, are given for keys only whose N is at least c, more than chance explains. That
 selects N that are too large. Given N, the votes for the key are binomial, whatever N was selected by, with
 E[D] / N = (signed_gain / gain) q s, where s is the share of N that is not background: so the limits of E[D] / N need no
 correction, and those of s come from the law of N given N >= c. Both are put together as for a quotient of independent
-estimates (Donner and Zou 2012; for normal limits that is Fieller's). Where s may be 0 nothing bounds q on that side.
+estimates (Donner and Zou 2012; for normal limits that is Fieller's). Where s may be 0 nothing bounds q on that side:
+such intervals hold more often than they say.
+
+What is covered are the records that devices reported on, after they were sampled down.
 """
 
 from __future__ import annotations
