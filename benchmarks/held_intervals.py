@@ -25,13 +25,11 @@ from hubbub.experiments.datasets import read_compact
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Moments, Quantity
 from hubbub.model.record import GRID, Entries, sample_down
-from hubbub.model.state import State
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import _quantity, estimate
-from hubbub.server.fold import aggregate
 from hubbub.simulation.populations import Population, zipf_population
-from hubbub.simulation.rehearsal import simulate, true_values
+from hubbub.simulation.rehearsal import repeated_states, true_values
 
 #: (mechanism, parameters, epsilon, k): what the planner may choose, from large reports to small ones.
 MECHANISMS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -114,28 +112,13 @@ def as_before(moments: Moments) -> Moments:
     )
 
 
-def collections(task: Task, entries: Entries, runs: int, seed: int) -> Iterator[State]:
-    """The states of many collections from one crowd; small crowds are privatized many at a time, which is quicker."""
-    users, together = len(entries), max(1, min(runs, 20_000 // len(entries)))
-    shift = np.arange(together)[:, None] * entries.offsets[-1]
-    tiled = Entries(
-        np.tile(entries.ids, together),
-        np.tile(entries.values, together),
-        np.concatenate([[0], (entries.offsets[1:] + shift).reshape(-1)]).astype(np.int64),
-    )
-    for first in range(0, runs, together):
-        packed = simulate(task, tiled, seed + 10 * first).packed
-        for run in range(min(together, runs - first)):
-            yield aggregate(task, packed[run * users : (run + 1) * users])
-
-
 def measure(task: Task, crowd: Population, runs: int, seed: int) -> Iterator[tuple[Quantity, Held, Held]]:
     """Per quantity: how the normal intervals held, and those of `estimate`."""
     ids = task.keys.all_ids()
     quantities = task.mechanism.quantities
     tables: dict[Quantity, tuple[Held, Held]] = {quantity: (Held(), Held()) for quantity in quantities}
     truths = {quantity: true_values(task, crowd.entries, quantity, ids) for quantity in quantities}
-    for state in collections(task, crowd.entries, runs, seed):
+    for state in repeated_states(task, crowd.entries, runs, seed):
         moments = as_before(task.mechanism.moments(state, task.keys, ids))
         for quantity in quantities:
             truth = truths[quantity]

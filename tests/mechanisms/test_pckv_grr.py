@@ -17,7 +17,7 @@ from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.simulation.populations import zipf_population
-from hubbub.simulation.rehearsal import simulate, true_values
+from hubbub.simulation.rehearsal import repeated_states, true_values
 
 
 @pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])
@@ -45,8 +45,8 @@ def test_error_bars_on_long_records() -> None:
     for quantity in ("frequency", "mean"):
         truth = true_values(task, crowd, quantity, ids)
         ratios, cut = [], []
-        for run in range(40):
-            found = mechanism.moments(simulate(task, crowd, 10 * run).state, task.keys, ids)
+        for state in repeated_states(task, crowd, 40, 1):
+            found = mechanism.moments(state, task.keys, ids)
             value = found.frequency if quantity == "frequency" else found.mean
             bars = found.frequency_variance if quantity == "frequency" else found.mean_variance
             assert found.counts is not None

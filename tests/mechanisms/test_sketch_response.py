@@ -17,7 +17,7 @@ from hubbub.mechanisms.sketch_response import SketchResponse
 from hubbub.model.record import GRID, Entries
 from hubbub.primitives.errors import Refused
 from hubbub.simulation.populations import distinct_population
-from hubbub.simulation.rehearsal import simulate
+from hubbub.simulation.rehearsal import repeated_states, simulate
 
 
 @pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])
@@ -218,8 +218,7 @@ def test_names_are_counted_for_errors_that_are_right() -> None:
         values = np.where(np.repeat(np.arange(400), 4) % 2, GRID, -GRID).astype(np.int64)
         crowd = Entries(ids, values, np.arange(0, 1601, 4, dtype=np.int64))
         found = []
-        for run in range(150):
-            state = simulate(task, crowd, 10 * run).state
+        for state in repeated_states(task, crowd, 150, 1):
             moments = task.mechanism.moments(state, task.keys, task.keys.all_ids()[:1])
             assert moments.mean is not None
             assert moments.mean_variance is not None

@@ -25,7 +25,7 @@ from hubbub.server.fold import aggregate
 from hubbub.server.intervals import Wanted
 from hubbub.server.tails import Law, beyond, solve
 from hubbub.simulation.populations import zipf_population
-from hubbub.simulation.rehearsal import simulate, true_values
+from hubbub.simulation.rehearsal import repeated_states, simulate, true_values
 
 SYMMETRIC = Range(-1.0, 1.0, 0.0, 1.0)
 N = 20_000
@@ -310,9 +310,8 @@ def collected(name: str, runs: int, users: int, **parameters: Any) -> Iterator[t
         whole.entries.values[kept < limit],
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
     )
-    packed = [simulate(task, crowd, 10 * run).packed for run in range(runs)]
-    for part in packed:
-        yield task, crowd, aggregate(task, part)
+    for state in repeated_states(task, crowd, runs, 1):
+        yield task, crowd, state
 
 
 @pytest.mark.parametrize(
