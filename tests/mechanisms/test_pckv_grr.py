@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from measuring import KEYS, check_accuracy
 
 from hubbub.checks.conformance import check_privacy, exact_loss, examples_like, task_for
 from hubbub.mechanisms.pckv_grr import PCKVGRR
 from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.record import sample_down
+from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.shuffle import shuffled_guarantee
+from hubbub.simulation.populations import zipf_population
+from hubbub.simulation.rehearsal import repeated_states, true_values
 
 
 @pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])
@@ -25,6 +30,36 @@ def test_accuracy(quantity: Any, amplified: bool, kind: str) -> None:
 def test_accuracy_where_held_keys_weigh_most() -> None:
     check_accuracy(PCKVGRR(epsilon=5, max_entries=1, size=KEYS), "uniform", "frequency")
     check_accuracy(PCKVGRR(epsilon=4, max_entries=1, size=KEYS), "uniform", "mean")
+
+
+def test_error_bars_on_long_records() -> None:
+    """Bars are as long as errors where estimates are mostly noise (false alarms below 1e-6; 30% off is noticed).
+
+    Bars from frequencies that are cut at 0, noise and all, were too long.
+    """
+    mechanism = PCKVGRR(epsilon=1, max_entries=40, size=200)
+    task = task_for(mechanism, 200)
+    crowd = zipf_population(2000, 200, 3, exponent=1.0, entries=15, tail=0.5).entries
+    crowd = sample_down(crowd, 40, InsecureCoins(1))[0]
+    ids = task.keys.all_ids()
+    for quantity in ("frequency", "mean"):
+        truth = true_values(task, crowd, quantity, ids)
+        ratios, cut = [], []
+        for state in repeated_states(task, crowd, 40, 1):
+            found = mechanism.moments(state, task.keys, ids)
+            value = found.frequency if quantity == "frequency" else found.mean
+            bars = found.frequency_variance if quantity == "frequency" else found.mean_variance
+            assert found.counts is not None
+            share = np.clip(found.counts.frequency, 0, 1)
+            before = mechanism.rates.variance(quantity, 2000, share, 0.0, 0.0)
+            ratios.append(float(((value - truth) ** 2).mean() / bars.mean()))  # type: ignore[operator, union-attr]
+            cut.append(float(((value - truth) ** 2).mean() / before.mean()))  # type: ignore[operator]
+        slack = 5 * float(np.std(ratios, ddof=1)) / math.sqrt(len(ratios))
+        assert slack < 0.15
+        assert abs(np.mean(ratios) - 1) <= 0.05 + slack
+        for wrong in (0.7, 1.3):
+            assert abs(np.mean(ratios) / wrong - 1) > (0.05 + slack) / wrong
+        assert np.mean(cut) < np.mean(ratios) - 0.05
 
 
 class Louder(PCKVGRR):

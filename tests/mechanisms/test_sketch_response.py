@@ -14,9 +14,10 @@ from hubbub.checks.conformance import check_privacy, task_for
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.mechanisms.shared.occupancy import Occupancy
 from hubbub.mechanisms.sketch_response import SketchResponse
+from hubbub.model.record import GRID, Entries
 from hubbub.primitives.errors import Refused
 from hubbub.simulation.populations import distinct_population
-from hubbub.simulation.rehearsal import simulate
+from hubbub.simulation.rehearsal import repeated_states, simulate
 
 
 @pytest.mark.parametrize("kind", ["zipf", "uniform", "long"])
@@ -201,3 +202,30 @@ def test_heavy_keys_that_always_occur_together(values: Any) -> None:
     error = float(np.std(slopes, ddof=1)) / np.sqrt(8)
     assert 5 * error < 0.02
     assert abs(np.mean(slopes) - 1) <= 0.01 + 5 * error
+
+
+def test_names_are_counted_for_errors_that_are_right() -> None:
+    """A key that everybody has, half of them with +1 and half with -1: its mean says nothing about its spread.
+
+    The squared errors of 150 runs have a relative standard deviation of 0.12: five of them are 0.6.
+    """
+    errors, bars = {}, {}
+    for names in (False, True):
+        task = task_for(
+            SketchResponse(epsilon=4, max_entries=8, values="signed", mode="signed", count_names=names), 12
+        )
+        ids = np.tile(np.arange(4, dtype=np.uint64), 400)
+        values = np.where(np.repeat(np.arange(400), 4) % 2, GRID, -GRID).astype(np.int64)
+        crowd = Entries(ids, values, np.arange(0, 1601, 4, dtype=np.int64))
+        found = []
+        for state in repeated_states(task, crowd, 150, 1):
+            moments = task.mechanism.moments(state, task.keys, task.keys.all_ids()[:1])
+            assert moments.mean is not None
+            assert moments.mean_variance is not None
+            found.append((moments.mean[0] ** 2, moments.mean_variance[0]))
+        errors[names], bars[names] = np.mean(found, axis=0)
+        assert bool(task.mechanism.remarks) == (not names)
+        assert len(state.totals) == task.mechanism.channels == 1 + names  # type: ignore[attr-defined]
+    assert errors[True] == errors[False]
+    assert abs(errors[True] / bars[True] - 1) < 0.6
+    assert errors[False] / bars[False] > 2

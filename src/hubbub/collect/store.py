@@ -38,6 +38,7 @@ from hubbub.collect.transactions import Unavailable as Unavailable
 _MOST_LOTS = 10_000
 #: Bytes of a body's digest that are kept with its id.
 _BODY = 8
+_GENERATION = "(SELECT value FROM meta WHERE name = 'generation')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,8 @@ class Store(Database):
 
     def _tasks(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
         """Number and watermark of tasks; nobody moves a watermark until this transaction ends."""
-        generation = "(SELECT value FROM meta WHERE name = 'generation')"
         query = (
-            f"SELECT digest, id, watermark, {generation} FROM tasks WHERE digest IN ({places(len(wanted))})"
+            f"SELECT digest, id, watermark, {_GENERATION} FROM tasks WHERE digest IN ({places(len(wanted))})"
         )
         query += " ORDER BY id" + ("" if self.embedded else " FOR SHARE OF tasks")
         rows = self.ask(connection, query, tuple(wanted)).all()

@@ -20,7 +20,7 @@ from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.mechanisms.shared.items import plausible
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
@@ -170,17 +170,18 @@ class CoCo(Hashed):
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         true, opposite, absent = self.rates
         n = max(state.count, 1)
-        signed, present = self.tally(state, keys, ids) / n
-        mean = signed / (true - opposite)
-        frequency = (present - 2 * absent) / (true + opposite - 2 * absent)
-        share, middle, square = plausible(frequency, mean)
-        covariance = middle * (1 - true - opposite) / (n * (true + opposite - 2 * absent))
+        signed, present = self.tally(state, keys, ids)
+        gap, both = true + opposite - 2 * absent, true + opposite
+        noise = 2 * absent * (1 - 2 * absent), gap * (1 - 2 * absent - both), 0.0
+        counts = Counts(n, present, 2 * absent, gap, noise, signed, true - opposite, (2 * absent, gap))
+        share, middle, square = plausible(counts)
         return Moments(
-            frequency,
+            counts.frequency,
             self._variance("frequency", n, share, square),
-            mean,
+            counts.mean,
             self._variance("mean", n, share, square),
-            covariance,
+            middle * (1 - both) / (n * gap),
+            counts,
         )
 
     def _variance(self, quantity: Quantity, users: int, frequency: Any, square: Any) -> Any:

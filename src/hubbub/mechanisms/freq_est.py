@@ -19,7 +19,7 @@ from pydantic import Field
 from hubbub.mechanisms.shared.listed import Listed
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
@@ -108,6 +108,11 @@ class BitRates:
         total = self.favoured + self.other
         return (ones / reports - self.other / total) * (total / (self.favoured - self.other))
 
+    def counts(self, ones: Int64s, reports: int) -> Counts:
+        """How often a bit is 1: as variable whether the key is held or not."""
+        kept, flipped = (weight / (self.favoured + self.other) for weight in (self.favoured, self.other))
+        return Counts(reports, ones, flipped, kept - flipped, (kept * flipped, 0.0, 0.0))
+
     def variance(self, reports: int) -> float:
         """The same for every key: p (1 - p) / (2 p - 1)^2 per report, p = W / (W + V), held or not."""
         return self.favoured * self.other / (reports * (self.favoured - self.other) ** 2)
@@ -192,8 +197,10 @@ class FreqEst(Listed):
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         n = max(state.count, 1)
         rates = BitRates(*self.weights)
-        frequency = rates.frequency(state.totals[self.places(keys, ids), 0], n)
-        return Moments(cut_off(frequency, self.floor), np.full(len(frequency), rates.variance(n)))
+        ones = state.totals[self.places(keys, ids), 0]
+        frequency = cut_off(rates.frequency(ones, n), self.floor)
+        counts = None if self.floor is not None else rates.counts(ones, n)
+        return Moments(frequency, np.full(len(frequency), rates.variance(n)), counts=counts)
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         return BitRates(*self.weights).variance(users)

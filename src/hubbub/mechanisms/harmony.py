@@ -16,7 +16,7 @@ from pydantic import Field
 from hubbub.mechanisms.shared.listed import Listed, entry_of
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
@@ -92,8 +92,10 @@ class Harmony(Listed):
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         n = max(state.count, 1)
         minus, plus = state.totals[self.places(keys, ids)].T
-        mean = (plus - minus) * (self.size / (n * self._gain))
-        return Moments(None, None, mean, (self.size / self._gain**2 - np.minimum(mean**2, 1)) / n)
+        asked, gain = 1 / self.size, self._gain / self.size
+        counts = Counts(n, signed=plus - minus, signed_gain=gain, signed_noise=(asked, 0.0))
+        variance = (self.size / self._gain**2 - counts.told**2) / n
+        return Moments(None, None, counts.mean, variance, counts=counts)
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         return (self.size / self._gain**2 - held.square) / users

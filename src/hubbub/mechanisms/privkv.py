@@ -13,6 +13,7 @@ The server looks at the reports about each key, however many there are, and corr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,11 +26,16 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel, kernel
 from hubbub.primitives.samplers import UNIT, below, favoured_weight, random_sign, randomized_response
 from hubbub.primitives.wire import WireField
+
+#: Asked users per key from which on the mean of one over their number is told by its first terms.
+_MANY = 50
+#: As many answers the frequency of all keys together counts for in the variance of one.
+_PRIOR = 4
 
 
 @kernel
@@ -65,8 +71,9 @@ class PrivKV(KeyValue):
     W or V over W + 2 V. In two steps: presence and sign are randomized responses with W / V <= exp(epsilon / 2) each;
     both depend on the record, so the answers' probabilities differ by at most (W / V)^2 <= exp(epsilon).
 
-    Unbiased for every key that some report is about: those asked about a key are a random sample of the users. A key
-    that nobody was asked about is given the value 0.
+    Unbiased: those asked about a key are a random sample of the users. A key that nobody was asked about has the value
+    0, and nothing is known about it; that this happens, with a known probability P, is made up for by dividing the
+    others' estimates by 1 - P.
     """
 
     name: ClassVar[str] = "privkv"
@@ -119,18 +126,57 @@ class PrivKV(KeyValue):
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         minus, plus, neither = state.totals[self.places(keys, ids)].T
         asked = minus + plus + neither
-        found = self.rates.moments(plus, minus, np.maximum(asked, 1), 1 - 1 / self.size)
-        assert found.frequency is not None
-        assert found.mean is not None
-        frequency, mean = (np.where(asked > 0, column, 0.0) for column in (found.frequency, found.mean))
-        return Moments(frequency, found.frequency_variance, mean, found.mean_variance, found.covariance)
+        found = self.rates.moments(plus, minus, asked, 1 - 1 / self.size)
+        known = 1 - self._nobody(state.count)
+        assert found.counts is not None
+        share = self._usual_share(state, asked, found.counts.frequency)
+        middle = np.clip(found.counts.mean, -share, share)
+        held = share, middle, middle**2 / np.maximum(share, 1e-12), 1 - 1 / self.size
+
+        def unbiased(column: Floats | None) -> Floats:
+            assert column is not None
+            return np.where(asked > 0, column / known, 0.0)
+
+        def spread(column: Floats) -> Floats:
+            return np.where(asked > 0, column / known**2, np.inf)
+
+        return Moments(
+            unbiased(found.frequency),
+            spread(self.rates.variance("frequency", np.maximum(asked, 1), *held)),
+            unbiased(found.mean),
+            spread(self.rates.variance("mean", np.maximum(asked, 1), *held)),
+            unbiased(found.covariance) / known,
+            found.counts,
+        )
+
+    def _usual_share(self, state: State, asked: Int64s, frequency: Floats) -> Floats:
+        """Frequencies for use in variances: a few answers say little about a key's own, so all keys' count, too."""
+        minus, plus, neither = state.totals.sum(axis=0)
+        all_keys = self.rates.moments(plus, minus, max(int(minus + plus + neither), 1)).frequency
+        assert all_keys is not None
+        return np.clip((asked * frequency + _PRIOR * all_keys) / (asked + _PRIOR), 0, 1)
+
+    def _nobody(self, users: int) -> float:
+        """Probability that nobody is asked about a key."""
+        return math.exp(users * math.log1p(-1 / self.size)) if self.size > 1 else 0.0
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
-        """Averaged over how many are asked, m: the mean of 1 / m is (1 + (1 - 1/d) d / n) d / n and smaller terms."""
-        asked = users / self.size
-        missed = 1 - 1 / self.size
+        """Averaged over how many are asked, m: what one answer varies by, times the mean of 1 / m."""
+        missed, nobody = 1 - 1 / self.size, self._nobody(users)
         each = self.rates.variance(quantity, 1, held.frequency, held.mean, held.square, missed)
-        return float(each * (1 + missed / max(asked, 1)) / asked)
+        truth = held.frequency if quantity == "frequency" else held.mean
+        return float(each * self._inverse_asked(users) + truth**2 * nobody * (1 - nobody)) / (1 - nobody) ** 2
+
+    def _inverse_asked(self, users: int) -> float:
+        """The mean of 1 / m, m binomial and 0 counting nothing."""
+        asked, missed = users / self.size, 1 - 1 / self.size
+        if asked > _MANY or self.size == 1:
+            return (1 + missed / asked + missed * (3 * missed - 1 + 2 / self.size) / asked**2) / asked
+        law, total = self._nobody(users), 0.0
+        for m in range(1, min(users, 4 * _MANY) + 1):
+            law *= (users - m + 1) / (m * (self.size - 1))
+            total += law / m
+        return total
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[PrivKV]:

@@ -114,4 +114,4 @@ class Repeated(OneKey):
     def candidates(cls, goal: Goal) -> Iterator[Repeated]:
         if goal.unit != "l1" and goal.max_entries <= 4096:
             for mode in modes_for(goal):
-                yield cls.serving(goal, mode=mode, unit=goal.unit)
+                yield cls.serving(goal, mode=mode, count_names=mode == "signed", unit=goal.unit)

@@ -82,4 +82,4 @@ class Sampled(OneKey):
     def candidates(cls, goal: Goal) -> Iterator[Sampled]:
         if goal.unit == "record":
             for mode in modes_for(goal):
-                yield cls.serving(goal, mode=mode)
+                yield cls.serving(goal, mode=mode, count_names=mode == "signed")

@@ -286,13 +286,9 @@ class SketchResponse(Moded):
 
     # On the server
 
-    @property
-    def channels(self) -> int:
-        return 1
-
     def votes(self, reports: Int64s) -> tuple[Votes, ...]:
         if self.signed:
-            return (Votes(True, reports[:, 0], 2 * reports[:, 1:] - 1),)
+            return self.both_votes(reports[:, 0], 2 * reports[:, 1:] - 1)
         return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)
 
     @property
@@ -304,9 +300,10 @@ class SketchResponse(Moded):
         if not self.signed:
             return self.rates.moments(self, state, keys, ids)
         n = max(state.count, 1)
-        mean = self.tally(state, keys, ids)[0] / (n * self.kappa)
-        size = np.minimum(np.abs(mean), 1)
-        return Moments(None, None, mean, self._signed_variance(n, size, size**2))
+        tally = self.tally(state, keys, ids)
+        counts = self.signed_counts(tally, n, self.kappa, 1 / self.buckets, self._excess)
+        variance = self._signed_variance(n, counts.told, counts.square)
+        return Moments(None, None, counts.mean, variance, counts=counts)
 
     def _signed_variance(self, users: int, frequency: Any, square: Any) -> Any:
         """A vote is cast with probability 1/t, or a little more for a key that is held."""
@@ -339,4 +336,4 @@ class SketchResponse(Moded):
         if goal.unit != "record":
             return
         for mode in modes_for(goal):
-            yield cls.serving(goal, mode=mode)
+            yield cls.serving(goal, mode=mode, count_names=mode == "signed")

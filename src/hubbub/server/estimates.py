@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
+from hubbub.server.cases import Range, least_named
 from hubbub.server.columns import csv_bytes, parquet_bytes
-from hubbub.server.findings import Findings, floor_for, side_of, stands_out, strength, width_for
+from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
+from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -208,7 +211,8 @@ def estimate(
 ) -> Estimate:
     """Estimates for the asked keys, or for every key of a closed vocabulary.
 
-    Intervals are normal ones; simultaneous intervals hold for all asked keys together (Bonferroni). `refine` asks for
+    Intervals are normal ones where counts are large, and come from the tails of the counts elsewhere, see
+    `hubbub.server.intervals`; simultaneous ones hold for all asked keys together (Bonferroni). `refine` asks for
     a biased refinement, see `hubbub.server.recovery.refine`; left out, the mechanism says (none but for those that
     make fewer measurements than there are keys).
 
@@ -241,10 +245,28 @@ def estimate(
     if quantity == "sum":
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
     value, error, low, high, unknown = _quantity(task, moments, base, width)
-    side = side_of(task, quantity)
-    _, _, lowest, highest, nothing = _quantity(task, moments, base, apart)
-    flagged = nothing if quantity == "conditional" else ~stands_out(lowest, highest, side)
-    floor = floor_for(task, base, state.count, apart)
+    side, floor = side_of(task, quantity), floor_for(task, base, state.count, apart)
+    if quantity == "conditional":
+        assert moments.frequency is not None
+        assert moments.frequency_variance is not None
+        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), side)
+    else:
+        significance = strength(value, error, side)
+    if moments.counts is not None and names:
+        wanted = Wanted(
+            base,
+            (1 - level) / (len(names) if simultaneous else 1),
+            Range(task.low, task.high, task.scale.center, task.scale.half),
+            None if simultaneous else tie_levels(moments.counts, state, ids),
+        )
+        low, high = wanted.limits(moments.counts, low, high, unknown)
+        low, high = np.minimum(low, value), np.maximum(high, value)
+        significance = towards(wanted.surprise(moments.counts), side)
+        silent = int((np.asarray(moments.counts.reports) == 0).sum())
+        if silent:
+            notes.append(
+                f"{silent:,} keys were in no report: nothing is known about them, their value is given as 0."
+            )
     how = refine or task.mechanism.refinement
     if how != "none":
         from hubbub.server.recovery.refine import Columns, refined
@@ -252,8 +274,9 @@ def estimate(
         better = refined(task, state, ids, base, how, width, Columns(value, error, low, high))
         value, error, low, high = better.value, better.error, better.low, better.high
         notes += better.notes
-        flagged = strength(value, error, side) <= apart
+        significance = strength(value, error, side)
         floor = apart * float(np.median(error)) if len(error) else floor
+    flagged = ~(significance > apart)
     counted = truncation_in_reports(task, state)
     if correct and counted is None:
         raise Refused(
@@ -270,11 +293,6 @@ def estimate(
         floor *= state.count
     if unknown.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
-    significance = strength(value, error, side)
-    if quantity == "conditional":
-        assert moments.frequency is not None
-        assert moments.frequency_variance is not None
-        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), "above")
     return Estimate(
         names,
         value,
@@ -354,9 +372,12 @@ def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Fl
     f, vf, m, vm = moments.frequency, moments.frequency_variance, moments.mean, moments.mean_variance
     cov = moments.covariance
     flagged = f <= width * np.sqrt(vf)
+    if moments.counts is not None:
+        flagged = moments.counts.named < least_named(moments.counts, 2 * NormalDist().cdf(-width))
+    vf, vm = np.where(flagged, 0.0, vf), np.where(flagged, 0.0, vm)
     safe = np.where(flagged, 1.0, f)
     ratio = np.where(flagged, 0.0, m / safe)
-    a = np.where(flagged, 1.0, safe**2 - width**2 * vf)
+    a = np.where(flagged, 1.0, np.maximum(safe**2 - width**2 * vf, 1e-300))
     b = m * safe - width**2 * cov
     c = m**2 - width**2 * vm
     root = np.sqrt(np.maximum(b**2 - a * c, 0))

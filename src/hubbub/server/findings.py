@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hubbub.model.mechanism import Quantity
-from hubbub.primitives.arrays import Bools, Floats
+from hubbub.primitives.arrays import Floats
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
@@ -92,14 +92,12 @@ def side_of(task: Task, quantity: Quantity) -> Side:
 
 def strength(value: Floats, error: Floats, side: Side) -> Floats:
     """Standard errors from 0, towards where the truth can be."""
-    away = {"above": value, "below": -value, "both": np.abs(value)}[side]
-    return away / np.maximum(error, 1e-300)
+    return towards(value / np.maximum(error, 1e-300), side)
 
 
-def stands_out(low: Floats, high: Floats, side: Side) -> Bools:
-    """Whether an interval for all keys together leaves no room for 0."""
-    found: Bools = {"above": low > 0, "below": high < 0, "both": (low > 0) | (high < 0)}[side]
-    return found
+def towards(distance: Floats, side: Side) -> Floats:
+    """How far it is from 0 towards where the truth can be."""
+    return {"above": distance, "below": -distance, "both": np.abs(distance)}[side]
 
 
 def floor_for(task: Task, quantity: Quantity, reports: int, width: float) -> float:

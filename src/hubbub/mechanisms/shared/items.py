@@ -13,9 +13,9 @@ import numpy as np
 
 from hubbub.mechanisms.shared.hashed import Hashed
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Moments, Quantity
+from hubbub.model.mechanism import Counts, Moments, Quantity
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Floats, UInt64s
+from hubbub.primitives.arrays import Int64s, UInt64s
 
 
 @dataclass(frozen=True)
@@ -29,24 +29,31 @@ class ItemRates:
     def moments(self, mechanism: Hashed, state: State, keys: Keys, ids: UInt64s) -> Moments:
         """Frequencies of keys; with sides also means, from the difference of the two."""
         n = max(state.count, 1)
-
-        def frequencies(items: UInt64s) -> Floats:
-            named: Floats = mechanism.tally(state, keys, items)[0] / n
-            return (named - self.absent) / (self.held - self.absent)
-
-        plus = frequencies(ids)
+        plus = mechanism.tally(state, keys, ids)[0]
         if not self.sided:
-            share = np.clip(plus, 0, 1)
-            return Moments(plus, self.variance("frequency", n, share, share, share))
-        minus = frequencies(keys.other_side(ids))
-        frequency, mean = plus + minus, plus - minus
-        share, middle, square = plausible(frequency, mean)
+            counts = self._counts(n, plus)
+            share = counts.told
+            return Moments(
+                counts.frequency, self.variance("frequency", n, share, share, share), counts=counts
+            )
+        minus = mechanism.tally(state, keys, keys.other_side(ids))[0]
+        counts = self._counts(n, plus + minus, plus - minus)
+        share, middle, square = plausible(counts)
         return Moments(
-            frequency,
+            counts.frequency,
             self.variance("frequency", n, share, middle, square),
-            mean,
+            counts.mean,
             self.variance("mean", n, share, middle, square),
             self._side(n, share, middle, square) - self._side(n, share, -middle, square),
+            counts,
+        )
+
+    def _counts(self, reports: int, named: Int64s, signed: Int64s | None = None) -> Counts:
+        """Votes for a key (sets), or for its two sides, whose buckets are independent of each other."""
+        absent, gap, sides = self.absent, self.held - self.absent, 2 if self.sided else 1
+        alone, held = sides * absent * (1 - absent), gap * (1 - 2 * absent)
+        return Counts(
+            reports, named, sides * absent, gap, (alone, held - gap**2, 0.0), signed, gap, (alone, held)
         )
 
     def variance(self, quantity: Quantity, users: int, frequency: Any, mean: Any, square: Any) -> Any:
@@ -68,12 +75,10 @@ class ItemRates:
         return noise / (users * gap**2)
 
 
-def plausible(frequency: Any, mean: Any) -> tuple[Any, Any, Any]:
-    """Estimates pulled into their possible range, for use in variance formulas.
+def plausible(counts: Counts) -> tuple[Any, Any, Any]:
+    """Frequency, mean and mean square for use in variance formulas: possible ones, without what may be noise.
 
-    The mean square is not estimated; (mean)^2 / frequency is the least it can be, which makes the
-    variance, if anything, too large.
+    The mean square is not estimated; the least it can be makes the variance, if anything, too large.
     """
-    share = np.clip(frequency, 0, 1)
-    middle = np.clip(mean, -share, share)
-    return share, middle, middle**2 / np.maximum(share, 1e-12)
+    share = counts.told
+    return share, np.clip(counts.mean, -share, share), counts.square

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from hubbub.mechanisms.shared.items import plausible
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Held, Mechanism, Moments, Quantity
+from hubbub.model.mechanism import Counts, Held, Mechanism, Moments, Quantity
 from hubbub.model.record import Entries
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
@@ -156,16 +156,18 @@ class SideRates:
     def moments(self, plus: Any, minus: Any, reports: Any, resampled: float = 0.0) -> Moments:
         """Estimates from how often the sides were named in `reports` reports."""
         mean_gap, gap = self._gaps
-        frequency = ((plus + minus) / reports - 2 * self.absent) / gap
-        mean = (plus - minus) / (reports * mean_gap)
-        share, middle, square = plausible(frequency, mean)
-        together = (1 - self.own - self.other) / gap + resampled * (1 - share)
+        idle, both = 2 * self.absent, self.own + self.other
+        noise = idle * (1 - idle), gap + idle**2 - both**2, resampled * gap**2
+        counts = Counts(reports, plus + minus, idle, gap, noise, plus - minus, mean_gap, (idle, gap))
+        share, middle, square = plausible(counts)
+        together, people = (1 - both) / gap + resampled * (1 - share), np.maximum(reports, 1)
         return Moments(
-            frequency,
-            self.variance("frequency", reports, share, middle, square, resampled),
-            mean,
-            self.variance("mean", reports, share, middle, square, resampled),
-            middle * together / reports,
+            counts.frequency,
+            self.variance("frequency", people, share, middle, square, resampled),
+            counts.mean,
+            self.variance("mean", people, share, middle, square, resampled),
+            middle * together / people,
+            counts,
         )
 
     def variance(

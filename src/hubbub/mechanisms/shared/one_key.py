@@ -22,7 +22,7 @@ from hubbub.mechanisms.shared.hashed import Votes
 from hubbub.mechanisms.shared.items import ItemRates
 from hubbub.mechanisms.shared.moded import Moded
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Held, Moments, Quantity
+from hubbub.model.mechanism import Counts, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
@@ -102,19 +102,20 @@ class OneKey(Moded):
         """The mode as a number, for kernels."""
         return _KINDS[self.mode]
 
-    @property
-    def channels(self) -> int:
-        return 1
-
     def votes(self, reports: Int64s) -> tuple[Votes, ...]:
         signed = self.signed
         bucket, values = (reports // 2, 2 * (reports % 2) - 1) if signed else (reports, np.ones_like(reports))
         if self.answers == 1:
-            return (Votes(signed, bucket[:, 0], values),)
-        sums = np.zeros((len(reports), self.buckets), dtype=np.int64)
+            return self.both_votes(bucket[:, 0], values) if signed else (Votes(False, bucket[:, 0], values),)
+        kinds = [(signed, values), (False, np.abs(values))][: self.channels]
+        return tuple(Votes(kind, *self._added_up(bucket, cast)) for kind, cast in kinds)
+
+    def _added_up(self, bucket: Int64s, values: Int64s) -> tuple[Int64s, Int64s]:
+        """The votes of all answers of a report, bucket by bucket."""
+        sums = np.zeros((len(values), self.buckets), dtype=np.int64)
         for column in range(self.answers):
-            sums[np.arange(len(reports)), bucket[:, column]] += values[:, column]
-        return (Votes(signed, np.full(len(reports), -1, dtype=np.int64), sums),)
+            sums[np.arange(len(values)), bucket[:, column]] += values[:, column]
+        return np.full(len(values), -1, dtype=np.int64), sums
 
     # Estimates: of n records with c answers each as if n * c people had given one answer each
 
@@ -134,9 +135,11 @@ class OneKey(Moded):
         people = replace(state, count=c * state.count)
         if self.signed:
             n = max(people.count, 1)
-            mean = self.tally(state, keys, ids)[0] / (n * self._step)
-            size = np.minimum(np.abs(mean), 1)
-            found = Moments(None, None, mean, self._signed_variance(n, size, np.minimum(size**2 * c, size)))
+            absent = 1 / self.buckets
+            excess = self._step * (1 - absent)
+            counts = self.signed_counts(self.tally(state, keys, ids), n, self._step, absent, excess)
+            variance = self._signed_variance(n, counts.told, np.minimum(counts.square * c, counts.told))
+            found = Moments(None, None, counts.mean, variance, counts=counts)
         else:
             found = self._rates.moments(self, people, keys, ids)
 
@@ -149,6 +152,20 @@ class OneKey(Moded):
             scaled(found.mean, c),
             scaled(found.mean_variance, c**2),
             scaled(found.covariance, c**2),
+            self._per_person(found.counts),
+        )
+
+    def _per_person(self, counts: Counts | None) -> Counts | None:
+        """The same counts, their laws told by shares of people instead of shares of answers."""
+        if counts is None:
+            return None
+        (alone, held, _), (signed_alone, signed_held), c = counts.noise, counts.signed_noise, self.answers
+        return replace(
+            counts,
+            gain=counts.gain / c,
+            noise=(alone, held / c, 0.0),
+            signed_gain=counts.signed_gain / c,
+            signed_noise=(signed_alone, signed_held / c),
         )
 
     def _signed_variance(self, people: int, frequency: Any, square: Any) -> Any:

@@ -1,0 +1,322 @@
+"""The laws of counts under a hypothesis, and the limits that follow; `hubbub.server.intervals` says why they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hubbub.model.mechanism import TOLD_APART, Counts
+from hubbub.primitives.arrays import Bools, Floats, Int64s
+from hubbub.server.tails import SAFE, Law, Ties, solve
+
+#: Ties are broken in so many ways.
+LEVELS = 64
+#: A weighted sum of votes is matched by a sum of votes of more reports, so that probabilities stay below 1.
+_MORE = 4
+#: Odds of one interval from which on its tails are usual ones; below, the far tails count.
+_USUAL = 0.02
+#: Names that an absent key has on average: up to how many, keys that have fewer are looked at name by name; from how
+#: many on, only clearly more names tell anything.
+_FEW, _MANY = 12, 200
+#: Below one such name, a key that is held a little has far more names than an absent one: its odds are lowered by this.
+_CAREFUL = 0.75
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values of the task: its ends, and value = center * presence + half * scaled value."""
+
+    low: float
+    high: float
+    center: float
+    half: float
+
+
+class Cases:
+    """The different counts there are among some keys, with their ties; and their laws under a hypothesis.
+
+    `of_key` says which case is each key's.
+    """
+
+    def __init__(self, counts: Counts, levels: Int64s | None, odds: float) -> None:
+        given = counts.named if counts.named is not None else counts.signed
+        assert given is not None
+        blank = np.zeros(len(given), dtype=np.int64)
+        columns = [
+            blank + counts.reports,
+            blank if counts.named is None else counts.named,
+            blank if counts.signed is None else counts.signed,
+            blank if levels is None else levels,
+        ]
+        self.of_key, cases = blank, 1
+        for column in columns:
+            values, place = _distinct(column)
+            kinds, self.of_key = _distinct(self.of_key * len(values) + place)
+            cases = len(kinds)
+        first = np.zeros(cases, dtype=np.int64)
+        first[self.of_key[::-1]] = np.arange(len(blank))[::-1]
+        self.reports, named, signed, level = (column[first] for column in columns)
+        self.counts = replace(
+            counts,
+            reports=self.reports,
+            named=None if counts.named is None else named,
+            signed=None if counts.signed is None else signed,
+        )
+        self.fine = levels is not None and odds >= _USUAL
+        upper = (level + 0.5) / LEVELS
+        self.ties = SAFE if levels is None else Ties(upper, 1 - upper)
+
+    @cached_property
+    def told(self) -> Floats:
+        """The frequency to reckon with for the spread of D, as far as N tells it, and 0 elsewhere."""
+        if self.counts.named is None:
+            return np.zeros(len(self.reports))
+        return np.where(telling(self.counts), np.clip(self.counts.frequency, 1e-12, 1), 0.0)
+
+    # Laws under a hypothesis
+
+    def named_law(self, frequency: Any) -> Law:
+        """N if keys have this frequency: the binomial law with its mean and variance."""
+        idle, gain, share = self.counts.idle, self.counts.gain, np.clip(frequency, 0, 1)
+        mean = idle + gain * share
+        rate = np.clip(1 - named_variance(self.counts, share) / mean, 1e-9, 1 - 1e-9)
+        # Frequencies below 0 and above 1, which intervals may reach: fewer votes of as many reports, or more reports.
+        beyond = np.maximum(idle + gain * frequency, 0.0) / mean
+        return Law(self.reports * mean / rate * np.maximum(beyond, 1), rate * np.minimum(beyond, 1), 0.0)
+
+    def signed_law(self, mean: Any, frequency: Any) -> Law:
+        """D if keys have this mean and frequency; given N, where N tells the frequency.
+
+        Given N, D is a sum of N votes that are all cast. With as many as make the variance right it also varies as N
+        does where the mean is not 0. That is true of usual tails; where odds are small the tails of votes that
+        come in varying numbers are heavier, and they are taken.
+        """
+        alone, held = self.counts.signed_noise
+        seen, tilt = alone + held * frequency, self.counts.signed_gain * mean
+        plus, minus = np.maximum(seen + tilt, 0) / 2, np.maximum(seen - tilt, 0) / 2
+        most = np.maximum(plus + minus, 1.0)
+        plus, minus, told = plus / most, minus / most, self.told
+        given = (told > 0) & (frequency <= told) & self.fine
+        spread, middle = self.reports * (plus + minus), self.reports * (plus - minus)
+        votes = (spread + np.sqrt(spread**2 + 4 * middle**2)) / 2
+        lean = middle / np.maximum(votes, 1e-300)
+        return Law(
+            np.where(given, votes, self.reports),
+            np.where(given, (1 + lean) / 2, plus),
+            np.where(given, (1 - lean) / 2, minus),
+            np.where(given | (plus + minus > 1 - 1e-9), 2.0, 1.0),
+        )
+
+    def value_law(self, value: Any, values: Range) -> tuple[Law, Any]:
+        """The law of n * (value's estimate), and the unit in which it is a sum of votes.
+
+        That is center N / gain + half D / signed_gain, background aside: D alone if the center is 0. Otherwise votes
+        for and against have weights, and the unit is chosen so that mean and variance are right.
+        """
+        laws, scale = self.counts, 1.0
+        if values.center != 0 and not values.low < 0 < values.high:
+            # Beyond 0, where no truth is but intervals may end: fewer votes than an absent key has.
+            background = values.center * laws.idle / laws.gain
+            least, value = value, np.maximum(value, 0.0) if values.high > 0 else np.minimum(value, 0.0)
+            scale = np.clip((least + background) / background, 0.0, 1.0)
+        frequency = self._frequency_with(value, values)
+        mean = (value - values.center * frequency) / values.half
+        if values.center == 0:
+            return self.signed_law(mean, frequency), values.half / laws.signed_gain
+        by_name, by_side = values.center / laws.gain, values.half / laws.signed_gain
+        seen, tilt = laws.idle + laws.gain * frequency, laws.signed_gain * mean
+        pro = scale * (by_name + by_side) * np.maximum(seen + tilt, 0) / 2
+        contra = scale * (by_name - by_side) * np.maximum(seen - tilt, 0) / 2
+        plus, minus = np.maximum(pro, 0) + np.maximum(contra, 0), np.maximum(-pro, 0) + np.maximum(-contra, 0)
+        alone, held = laws.signed_noise
+        together = (1 - laws.idle - laws.gain) / laws.gain + laws.noise[2] / laws.gain**2 * (1 - frequency)
+        variance = scale * (
+            by_name**2 * named_variance(laws, frequency)
+            + by_side**2 * (alone + held * frequency - tilt**2)
+            + 2 * values.center * values.half * mean * together
+        )
+        unit = (np.maximum(variance, 1e-300) + (plus - minus) ** 2 / _MORE) / np.maximum(plus + minus, 1e-300)
+        most = np.maximum((plus + minus) / (_MORE * unit), 1.0) * _MORE * unit
+        return Law(_MORE * self.reports, plus / most, minus / most), unit
+
+    def _frequency_with(self, value: Any, values: Range) -> Any:
+        """The frequency to reckon with if this is the mean value: what was told, or the nearest that is possible."""
+        told = self.told
+        ends = [value / end for end in (values.low, values.high) if end]
+        least = np.maximum(
+            np.maximum.reduce(ends) if values.low < 0 < values.high else np.minimum.reduce(ends), 0
+        )
+        if values.low <= 0 <= values.high:
+            return np.maximum(told, least)
+        return np.clip(told, least, np.maximum(np.maximum.reduce(ends), least))
+
+    def total(self, values: Range) -> Floats:
+        """What `value_law` is the law of, as counted."""
+        assert self.counts.signed is not None
+        total = values.half / self.counts.signed_gain * self.counts.signed
+        if values.center:
+            assert self.counts.named is not None
+            total = total + values.center / self.counts.gain * self.counts.named
+        return np.asarray(total)
+
+    # Limits
+
+    def frequency_limits(self, odds: float) -> tuple[Floats, Floats]:
+        """All frequencies under which N is no surprise."""
+        named, found = self.counts.named, self.counts.frequency
+        assert named is not None
+        step = 2 * np.sqrt(named_variance(self.counts, found) / self.reports) / self.counts.gain
+        bottom = -self.counts.idle / self.counts.gain
+        low = solve(lambda f: self.ties.above(self.named_law(f), named), odds / 2, found, -step, bottom)
+        return low, solve(lambda f: self.ties.below(self.named_law(f), named), odds / 2, found, step, np.inf)
+
+    @cached_property
+    def _rare(self) -> Bools:
+        """Keys that are named too rarely to tell their frequency, where few names are usual."""
+        if self.counts.named is None or self.counts.signed is None or not self.fine:
+            return np.zeros(len(self.reports), dtype=bool)
+        return np.asarray((self.counts.idle * self.reports <= _FEW) & (self.told == 0))
+
+    @cached_property
+    def _rarity(self) -> Floats:
+        """The probability that an absent key is among these, and less where one has to be careful."""
+        reports, side = self.reports[self._rare], self.counts.signed_noise[0] / 2
+        background = self.counts.idle * reports
+        found = Law(reports, side, side).among_few(-np.inf, least_telling(background), 1.0)
+        return found * np.where(background < 1, _CAREFUL, 1.0)
+
+    def _with_rare(self, tail: Floats, law: Law, part: Any, side: int) -> Floats:
+        """The upper tail of D (side 1) or of -D, with another one for keys that are named too rarely.
+
+        For them, what counts is D and "named less than c times" together, and is added up exactly. Keys that are named
+        c times or more have odds of their own, given N. So the tail is divided by the probability that an absent key
+        is among the rare ones: then the two kinds of misses add up to the odds.
+        """
+        rare, signed = self._rare, self.counts.signed
+        if signed is None or not rare.any():
+            return tail
+        limit = least_telling(self.counts.idle * self.reports[rare])
+        own = Law(self.reports[rare], law.plus[rare], law.minus[rare])
+        found = tail.copy()
+        found[rare] = np.minimum(own.among_few(side * signed[rare], limit, part[rare]) / self._rarity, 1.0)
+        return found
+
+    def value_limits(self, odds: float, values: Range) -> tuple[Floats, Floats]:
+        """All mean values under which N and D, added with their weights, are no surprise."""
+        laws = self.counts
+        found, total = values.half * laws.mean, self.total(values)
+        if values.center:
+            found = found + values.center * laws.frequency
+
+        def above(value: Floats) -> Floats:
+            law, unit = self.value_law(value, values)
+            tail = self.ties.above(law, total / unit)
+            return tail if values.center else self._with_rare(tail, law, self.ties.upper, 1)
+
+        def below(value: Floats) -> Floats:
+            law, unit = self.value_law(value, values)
+            tail = self.ties.below(law, total / unit)
+            return tail if values.center else self._with_rare(tail, law.mirrored, self.ties.lower, -1)
+
+        law, unit = self.value_law(found, values)
+        step = 2 * unit * np.sqrt(np.maximum((law.plus + law.minus) * law.reports, 1)) / self.reports
+        found = np.asarray(found, dtype=np.float64)
+        no_names = -values.center * laws.idle / laws.gain if values.center else 0.0
+        bottom = no_names if values.center and values.low >= 0 else -np.inf
+        top = no_names if values.center and values.high <= 0 else np.inf
+        return solve(above, odds / 2, found, -step, bottom), solve(below, odds / 2, found, step, top)
+
+    def ratio_limits(self, odds: float) -> tuple[Floats, Floats]:
+        """All conditional means, scaled, under which N and D are no surprise, given that N is at least least_named."""
+        laws, named, found = self.counts, self.counts.named, self.counts.frequency
+        assert named is not None
+        assert laws.signed is not None
+        share = np.clip(found, 0, 1)
+        # Where a report may speak both for and against, D varies less than as many independent votes.
+        spread = (laws.signed_noise[0] + laws.signed_noise[1] * share) / (laws.idle + laws.gain * share)
+        votes, pro = named / spread, (named + laws.signed) / (2 * spread)
+        step = 1 / np.sqrt(votes)
+        low = solve(lambda p: self.ties.above(Law(votes, p, 0.0), pro), odds / 2, pro / votes, -step, 0.0)
+        high = solve(lambda p: self.ties.below(Law(votes, p, 0.0), pro), odds / 2, pro / votes, step, 1.0)
+        leaning = [(2 * p - 1) * laws.gain / laws.signed_gain for p in (pro / votes, low, high)]
+        least = least_named(laws, odds)
+
+        def above(frequency: Floats) -> Floats:
+            law = self.named_law(frequency)
+            return self.ties.above(law, named) / np.maximum(law.at_least(least), 1e-300)
+
+        def below(frequency: Floats) -> Floats:
+            law = self.named_law(frequency)
+            chosen = np.maximum(self.ties.below(law, named) - law.at_most(least - 1), 0)
+            return chosen / np.maximum(law.at_least(least), 1e-300)
+
+        step = 2 * np.sqrt(named_variance(laws, found) / self.reports) / laws.gain
+        shares = found, solve(above, odds / 2, found, -step, 0.0), solve(below, odds / 2, found, step, np.inf)
+        return quotient_limits(*leaning, *(laws.gain * f / (laws.idle + laws.gain * f) for f in shares))
+
+
+def quotient_limits(
+    top: Floats, low: Floats, high: Floats, bottom: Floats, least: Floats, most: Floats
+) -> tuple[Floats, Floats]:
+    """Limits of top / bottom, from the limits (low, high) and (least, most) of independent estimates.
+
+    Donner and Zou's: all ratios r for which 0 is within the limits of top - r bottom, their distances from the estimate
+    being root sums of squares. Infinite where the bottom may be 0.
+    """
+
+    def upper(top: Floats, high: Floats) -> Floats:
+        end = np.where(high >= 0, least, most)
+        a, b = end * (2 * bottom - end), top * bottom
+        root = np.sqrt(np.maximum(b**2 - a * high * (2 * top - high), 0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(a > 0, (b + root) / a, np.where(high >= 0, np.inf, 0.0))
+
+    return -upper(-top, -low), upper(top, high)
+
+
+def least_named(counts: Counts, odds: float) -> Any:
+    """The least N that an absent key reaches with probability at most odds / 2."""
+    kinds, place = np.unique(np.maximum(counts.reports, 1), return_inverse=True)
+    rate = np.clip(1 - counts.noise[0] / counts.idle, 1e-9, 1 - 1e-9)
+    law = Law(kinds * counts.idle / rate, rate, 0.0)
+    low, high = np.zeros_like(kinds), np.ceil(2 * kinds + 1).astype(np.int64)
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        rare = law.at_least(middle) <= odds / 2
+        low, high = np.where(rare, low, middle), np.where(rare, middle, high)
+    return high[place].reshape(np.shape(counts.reports))
+
+
+def named_variance(counts: Counts, frequency: Any) -> Any:
+    """Of one report's being named."""
+    share = np.clip(frequency, 0, 1)
+    alone, held, asked = counts.noise
+    return alone + held * share + asked * share * (1 - share)
+
+
+def least_telling(background: Any) -> Any:
+    """The N from which on it tells the frequency: at least 2, and as much as an absent key has on average.
+
+    Where that is much, only keys that are `TOLD_APART` from it: that spares work and makes no difference.
+    """
+    surely = TOLD_APART * np.sqrt(background) * (background > _MANY)
+    return np.maximum(2, np.ceil(background + surely))
+
+
+def telling(counts: Counts) -> Bools:
+    """Keys whose N tells their frequency."""
+    assert counts.named is not None
+    return np.asarray(counts.named >= least_telling(counts.idle * np.asarray(counts.reports)))
+
+
+def _distinct(column: Int64s) -> tuple[Int64s, Int64s]:
+    """The different values of a column, in order, and which of them stands at each place."""
+    first = int(column.min(initial=0))
+    if int(column.max(initial=0)) - first > 4 * len(column) + 1000:
+        return np.unique(column, return_inverse=True)
+    seen = np.zeros(int(column.max(initial=0)) - first + 1, dtype=np.int64)
+    seen[column - first] = 1
+    return np.flatnonzero(seen) + first, (np.cumsum(seen) - 1)[column - first]

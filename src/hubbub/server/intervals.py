@@ -1,0 +1,149 @@
+"""Intervals that hold however few the reports are: tails of the counts that estimates are made of.
+
+Estimates are linear in two counts: how often a key was named (N), and for minus against (D). Where these are large an
+estimate is normal. With a few reports a bucket it is not: the law of N is skewed, and its variance depends on the very
+frequency that is asked for. So intervals are made the other way round: a value belongs to the interval if what was
+counted is no surprise under it.
+
+Why they cover. Reports are independent, and each names the key for, against or not at all: D has a trinomial law and
+N a binomial one, with the mechanism's own means and variances (`hubbub.model.mechanism.Counts`). Let P_v be the law of
+the count if the true value is v, and t what was counted. The interval is { v : P_v(count >= t) > odds / 2 and
+P_v(count <= t) > odds / 2 }. It misses the truth only if one of the tails is at most odds / 2 under the true law, and
+under any law a tail is at most a with probability at most a. So it misses with probability at most `odds`, for every
+frequency and every number of reports, and odds / d for each of d keys makes intervals that hold for all together.
+
+That "at most" is generous to one key alone: at 1 report a bucket an absent key is named 0 to 2 times with probability
+0.92 and 0 to 3 times with 0.98, and no fixed rule covers with 0.95. So for single keys ties are broken (Stevens 1950):
+of the probability of exactly t, a part u is counted in the upper tail and the rest in the lower one, 0 < u < 1 a public
+number that depends on key and state as if drawn at random. The tails are then uniform, and coverage is 1 - odds.
+The same state always gives the same interval; one report more can move its ends by the worth of one report.
+
+Where the standard deviation of a count is above 5 z^3, z the half-width of the interval in standard errors (2 or more),
+a skewed tail differs by less than a tenth of itself from a normal one, in opposite directions on the two sides, and
+the normal interval is given.
+
+Means have a second unknown, the frequency f, on which the spread of D depends. From some N on, it is taken from N (see
+`least_telling`), and else as the least that goes with the mean. For single keys at usual odds the law of D is then the
+one given N, which for a mean of 0 does not depend on f at all: votes for and against are even. Keys with fewer names
+are judged by D and "fewer names" together, exactly. So keys without a mean are covered with 1 - odds whether they are
+rare or not; others within 3 points of it (measured in the tests), since f is estimated. For all keys
+together, or at smaller odds, D's law is the one with f from N, whose tails are heavier.
+
+Conditional means, q = mean / frequency, are given for keys only whose N is at least c, more than chance explains. That
+selects N that are too large. Given N, the votes for the key are binomial, whatever N was selected by, with
+E[D] / N = (signed_gain / gain) q s, where s is the share of N that is not background: so the limits of E[D] / N need no
+correction, and those of s come from the law of N given N >= c. Both are put together as for a quotient of independent
+estimates (Donner and Zou 2012; for normal limits that is Fieller's). Where s may be 0 nothing bounds q on that side:
+such intervals hold more often than they say.
+
+What is covered are the records that devices reported on, after they were sampled down.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from hubbub.model.mechanism import Counts, Quantity
+from hubbub.model.state import State
+from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
+from hubbub.server.cases import LEVELS, Cases, Range, named_variance, telling
+
+#: Ties are broken for counts of at most this variance. (Above, a count more or less is a detail.)
+_COARSE = 100.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which intervals: of what, missing with what odds on both sides together, and how ties are broken (None: not)."""
+
+    quantity: Quantity
+    odds: float
+    values: Range
+    levels: Int64s | None
+
+    def limits(self, counts: Counts, low: Floats, high: Floats, flagged: Bools) -> tuple[Floats, Floats]:
+        """The normal limits where counts are large, and better ones elsewhere; all there is where nobody was asked."""
+        width = -NormalDist().inv_cdf(self.odds / 2)
+        chosen = count_variance(counts) < (5 * max(width, 2.0) ** 3) ** 2
+        if self.quantity == "conditional":
+            # Frequencies that are hardly above 0 were selected for being too high, whatever the counts.
+            noise = np.sqrt(counts.noise[0] / np.maximum(counts.reports, 1)) / counts.gain
+            chosen = ~flagged & (chosen | (counts.frequency < (width + 4) * noise))
+        unknown = np.broadcast_to(np.asarray(counts.reports) == 0, chosen.shape)
+        ends = (
+            (0.0, 1.0)
+            if self.quantity == "frequency"
+            else (min(self.values.low, 0.0), max(self.values.high, 0.0))
+        )
+        low, high = np.where(unknown & ~flagged, ends[0], low), np.where(unknown & ~flagged, ends[1], high)
+        chosen &= ~unknown
+        if not chosen.any():
+            return low, high
+        cases = Cases(
+            self._needed(counts, chosen), None if self.levels is None else self.levels[chosen], self.odds
+        )
+        if self.quantity == "frequency":
+            found = cases.frequency_limits(self.odds)
+        elif self.quantity == "conditional":
+            found = cases.ratio_limits(self.odds)
+        else:
+            found = cases.value_limits(self.odds, self.values)
+        low[chosen], high[chosen] = (limit[cases.of_key] for limit in found)
+        if self.quantity == "conditional":
+            values = self.values
+            low[chosen], high[chosen] = (
+                np.clip(values.center + values.half * limit[chosen], values.low, values.high)
+                for limit in (low, high)
+            )
+        return low, high
+
+    def surprise(self, counts: Counts) -> Floats:
+        """How surprising the counts are for a key that nobody has, in standard deviations of a normal law.
+
+        Above 0 for too many, or too high a mean, and below 0 for the contrary.
+        """
+        cases = Cases(self._needed(counts, np.ones(len(count_variance(counts)), dtype=bool)), None, self.odds)
+        if self.quantity in ("frequency", "conditional"):
+            law, count = cases.named_law(0.0), cases.counts.named
+        else:
+            law, unit = cases.value_law(np.zeros(len(cases.reports)), self.values)
+            count = cases.total(self.values) / unit
+        assert count is not None
+        above, below = law.surprise(count), law.mirrored.surprise(-count)
+        signed = np.where(above > 0, above, np.minimum(-below, 0.0))
+        return np.clip(signed, -1e3, 1e3)[cases.of_key]
+
+    def _needed(self, counts: Counts, chosen: Bools) -> Counts:
+        """What matters of the counts of some keys: the fewer different ones there are, the less work."""
+        reports = counts.reports[chosen] if isinstance(counts.reports, np.ndarray) else counts.reports
+        named, signed = (None if c is None else c[chosen] for c in (counts.named, counts.signed))
+        if self.quantity == "frequency":
+            signed = None
+        elif self.quantity == "mean" and named is not None and self.values.center == 0:
+            named = np.where(telling(counts)[chosen], named, 0)
+        return replace(counts, reports=reports, named=named, signed=signed)
+
+
+def count_variance(counts: Counts) -> Floats:
+    """Of N, or of D where names are not counted, as far as is known."""
+    if counts.named is None:
+        each = counts.signed_noise[0] + counts.signed_noise[1] * counts.told
+    else:
+        each = named_variance(counts, counts.frequency)
+    return np.asarray(each * counts.reports)
+
+
+def tie_levels(counts: Counts, state: State, ids: UInt64s) -> Int64s:
+    """How ties are broken, 0 .. 63 for each key: public, as if random, and the same for the same state."""
+    mark = zlib.crc32(np.ascontiguousarray(state.totals).data)
+    mark = zlib.crc32(state.reports.sum(axis=0, dtype=np.int64).tobytes(), mark) << 32 | state.count % (
+        1 << 32
+    )
+    word = ids ^ np.uint64(mark)
+    for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # the finalizer of splitmix64
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(factor)
+    return np.where(count_variance(counts) < _COARSE, (word >> np.uint64(58)).astype(np.int64), LEVELS // 2)
