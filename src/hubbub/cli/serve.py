@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,18 +59,19 @@ def command(
     plan = Plan(store, [Task.load(path) for path in tasks], Settings())
     if len({task.digest for task in plan.tasks}) < len(tasks):
         raise Refused("A task is named twice.")
-    with closing(Store(store)) as opened:
-        if processes > 1 and opened.embedded:
-            raise Refused("Several processes need PostgreSQL: --store postgresql://...")
-        fresh = first_tokens(Tokens(opened))
-    sock = listen(host, port)
-    data: dict[str, Any] = {
-        "address": address(sock),
-        "tasks": [{"name": task.name, "digest": task.digest.hex()} for task in plan.tasks],
-        "tokens": fresh,
-    }
-    say(as_json, data, lambda: _show(data))
-    run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
+    with ExitStack() as stack:
+        with closing(Store(store)) as opened:
+            if processes > 1 and opened.embedded:
+                raise Refused("Several processes need PostgreSQL: --store postgresql://...")
+            sock = stack.enter_context(listen(host, port))  # before tokens are made that nobody would see
+            fresh = first_tokens(Tokens(opened))
+        data: dict[str, Any] = {
+            "address": address(sock),
+            "tasks": [{"name": task.name, "digest": task.digest.hex()} for task in plan.tasks],
+            "tokens": fresh,
+        }
+        say(as_json, data, lambda: _show(data))
+        run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
 
 
 def first_tokens(tokens: Tokens) -> dict[str, str]:
