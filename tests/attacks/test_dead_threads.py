@@ -187,9 +187,13 @@ def test_the_forwarding_thread_meets_a_surprise(
                 body = b"".join(bytes([number]) * sealed_width(TASK) for number in range(5))
                 assert ask(path, body, bearer("up")).json["accepted"] == 5
                 eventually(lambda: mixing.worker.failures >= 3)
-                assert mixing.worker.trouble
+                eventually(lambda: ask(f"{url}/readyz").status == 503)
+                text = ask(f"{url}/metrics").body.decode()
+                assert measured(text, "worker_failures_total", "forward") >= 3
+                assert measured(text, "worker_healthy", "forward") == 0
+                assert ask(f"{url}/healthz").status == 200
                 broken.undo()
-                eventually(lambda: mixing.worker.trouble == "")
+                eventually(lambda: ask(f"{url}/readyz").status == 200)
 
 
 def test_the_first_reader_waits_for_nothing_that_could_be_done_before(
