@@ -25,6 +25,7 @@ from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import write_parquet
 from hubbub.collect.ingest import Uploads
+from hubbub.collect.metrics import MEDIA
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.service import Service, Withheld
 from hubbub.collect.settings import Settings
@@ -324,4 +325,4 @@ def ready(service: TheService) -> dict[str, str]:
 async def metrics(service: TheService) -> PlainTextResponse:
     """Counters for Prometheus."""
     text = service.metrics.text(len(service.writer), service.workers)
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return PlainTextResponse(text, media_type=MEDIA)

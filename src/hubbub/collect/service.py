@@ -18,10 +18,11 @@ from hubbub.collect.ingest import Writer
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Folder
+from hubbub.collect.snapshots import Damaged, Folder
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Grant, Tokens
 from hubbub.collect.workers import Worker
+from hubbub.device.client import Client
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.primitives.envelope import Envelope
@@ -30,6 +31,7 @@ from hubbub.privacy.over_time import Span, over_time, spending
 from hubbub.protocol.files import STATE
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate
+from hubbub.server.fold import aggregate
 
 _log = logging.getLogger("hubbub.api")
 
@@ -41,6 +43,8 @@ _PAST_REMEMBERED = 5000
 _MOST_PERIODS = 1000
 
 
+#: Bytes of a state that is made only to have been made once.
+_SMALL_STATE = 1 << 26
 #: Seconds for which an upload that could not be written is held against the service.
 _MEMORY = 10.0
 
@@ -66,7 +70,9 @@ class Service:
         self.workers = [
             Worker("tokens", self._learn_tokens, (Unavailable,)),
             Worker("fold", lambda: self.folder.round(settings.fold_every), (Unavailable,)),
+            Worker("warm-up", self._warm_up, (Unavailable,)),
         ]
+        self._closing = False
         self.health = Health(self.workers, self._troubles)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
@@ -80,6 +86,7 @@ class Service:
 
     def close(self) -> None:
         """Write what is queued, finish the fold under way, and give the store's connections back."""
+        self._closing = True
         self.writer.stop()
         self.folder.stop()
         for worker in self.workers:
@@ -90,6 +97,25 @@ class Service:
         self.tokens.refresh()
         self.keys.refresh()
         return 1.0
+
+    def _warm_up(self) -> float:
+        """Do once what the first reader would wait for: snapshots are loaded, code is compiled, guarantees computed.
+
+        Without reports enough for estimates, those of one report that says nothing are made, and not shown.
+        """
+        for task in self.tasks():
+            if self._closing:
+                break
+            try:
+                self.overview(task)
+                self.estimates(task, None if task.keys.kind == "closed" else ["any"])
+            except Damaged:
+                continue  # the folder says so
+            except Withheld:
+                if len(task.mechanism.empty(task.keys).to_bytes()) <= _SMALL_STATE:
+                    blank = aggregate(task, Client(task).report({}))
+                    estimate(task, blank, [task.keys.name_of(0) if task.keys.kind == "closed" else "any"])
+        return threading.TIMEOUT_MAX
 
     def _troubles(self) -> list[str]:
         """What keeps uploads from being written."""

@@ -12,6 +12,7 @@ Two promises hold whatever happens to the process:
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -87,8 +88,11 @@ class Store:
                 migrate(connection)
         except BaseException as problem:
             self.close()
-            if isinstance(problem, Unavailable):
-                raise Refused(f"The store {self.engine.url!r} cannot be opened: {problem}.") from None
+            if isinstance(
+                problem, Unavailable | ProgrammingError
+            ):  # the latter if the role may not make tables
+                reason = str(getattr(problem, "orig", None) or problem).splitlines()[0]
+                raise Refused(f"The store {self.engine.url!r} cannot be opened: {reason}.") from None
             raise
 
     def close(self) -> None:
@@ -117,7 +121,7 @@ class Store:
                 yield connection
         except (IntegrityError, ProgrammingError, DataError):
             raise  # a mistake of ours, not the database's trouble
-        except (DBAPIError, TimeoutError) as problem:
+        except (DBAPIError, TimeoutError, sqlite3.Error) as problem:  # the last from settings of a connection
             cause = getattr(problem, "orig", None) or problem
             raise Unavailable(str(cause).splitlines()[0] if str(cause) else type(cause).__name__) from problem
 

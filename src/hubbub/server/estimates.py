@@ -18,6 +18,7 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
+from hubbub.primitives.text import cell
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -106,7 +107,7 @@ class Estimate:
             text = io.StringIO()
             writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(self.rows())
+            writer.writerows({**row, "key": cell(row["key"])} for row in self.rows())
             write_atomic(path, text.getvalue().encode())
         elif kind == ".parquet":
             write_atomic(path, _parquet_bytes(self.to_arrow()))
