@@ -14,14 +14,16 @@ from collecting import Collector, collected_task, collecting, eventually, some_r
 from live import ask, bearer, opaque_items
 from sqlalchemy.exc import ProgrammingError
 
+from hubbub.collect import service, workers
 from hubbub.collect import shuffler as module
-from hubbub.collect import workers
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Tokens
 from hubbub.collect.workers import Worker
+from hubbub.model.state import State
+from hubbub.protocol.task import Task
 
 TASK = collected_task()
 #: What has ended a thread, or could.
@@ -184,6 +186,51 @@ def test_the_forwarding_thread_meets_a_surprise(
                 body = b"".join(opaque_items(TASK, 5))
                 assert ask(path, body, bearer("up")).json["accepted"] == 5
                 eventually(lambda: mixing.worker.failures >= 3)
-                assert mixing.worker.trouble
+                eventually(lambda: ask(f"{url}/readyz").status == 503)
+                text = ask(f"{url}/metrics").body.decode()
+                assert measured(text, "worker_failures_total", "forward") >= 3
+                assert measured(text, "worker_healthy", "forward") == 0
+                assert ask(f"{url}/healthz").status == 200
                 broken.undo()
-                eventually(lambda: mixing.worker.trouble == "")
+                eventually(lambda: ask(f"{url}/readyz").status == 200)
+
+
+def test_the_first_reader_waits_for_nothing_that_could_be_done_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of task, with reports and without: estimates were made once, and nothing of it is shown or kept."""
+    made: list[tuple[str, int]] = []
+    estimate = service.estimate
+
+    def spy(task: Task, state: State, *arguments: Any) -> Any:
+        found = estimate(task, state, *arguments)
+        made.append((task.name, state.count))
+        return found
+
+    monkeypatch.setattr(service, "estimate", spy)
+    law = {"epsilon": 1.0, "max_entries": 2}
+    kinds = {
+        "closed": ({"kind": "closed", "size": 20}, {**law, "name": "collision"}),
+        "prf": ({"kind": "closed", "size": 20}, {**law, "name": "collision", "family": "prf"}),
+        "folded": ({"kind": "folded", "bits": 10}, {**law, "name": "collision"}),
+        "wide": ({"kind": "wide"}, {**law, "name": "collision", "family": "prf"}),
+        "values": ({"kind": "closed", "size": 20}, {**law, "name": "privkv", "values": "signed", "size": 20}),
+        "listed": ({"kind": "closed", "size": 20}, {**law, "name": "gaussian", "delta": 1e-6, "size": 20}),
+    }
+    tasks = [
+        Task.parse({"name": name, "keys": keys, "mechanism": mechanism})
+        for name, (keys, mechanism) in kinds.items()
+    ]
+    with collecting(f"sqlite:///{tmp_path}/s.db", *tasks) as collector:
+        eventually(lambda: len(made) == len(tasks), seconds=60)
+        assert sorted(made) == sorted((name, 1) for name in kinds)
+        assert collector.service.workers[2].failures == 0
+        assert collector.reports == 0
+        assert collector.get(f"{collector.path}/estimates").status == 403
+        collector.send(some_reports(tasks[0], 7), "a")
+        assert collector.reports == 7
+    made.clear()
+    with collecting(f"sqlite:///{tmp_path}/s.db", tasks[0]) as collector:
+        eventually(lambda: made == [("closed", 7)], seconds=60)
+        assert collector.get(f"{collector.path}/estimates").json["reports"] == 7
+        assert len(made) == 1  # it was remembered

@@ -14,6 +14,8 @@ import yaml
 from collecting import Collector, collected_task, collecting, sealed_batch, some_reports
 from deployed import DEPLOY, ROOT
 
+from hubbub.collect.mixer import Mixer
+from hubbub.collect.shuffler import Shuffler
 from hubbub.protocol.sealing import seal
 
 TASK = collected_task()
@@ -68,10 +70,16 @@ def asked(expression: str) -> tuple[set[str], set[str]]:
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """What a service exports that has done a little of everything."""
+    """What the two services export, the collector after it has done a little of everything."""
     folder = tmp_path_factory.mktemp("monitored")
+    mixer = Mixer(folder / "shuffler.db")
+    shuffling = Shuffler(mixer, [TASK], "http://127.0.0.1:9", "token", "upload token", 10)
+    found = exported(shuffling.metrics())
+    mixer.close()
     with collecting(f"sqlite:///{folder / 's.db'}", TASK) as collector:
-        return exported(busy(collector))
+        for name, labels in exported(busy(collector)).items():
+            found.setdefault(name, set()).update(labels)
+    return found
 
 
 def busy(collector: Collector) -> str:

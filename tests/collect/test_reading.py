@@ -7,7 +7,9 @@ import io
 import json
 import logging
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow.parquet
@@ -33,7 +36,7 @@ from collecting import (
 )
 from live import ask, bearer
 
-from helpers import refuse, strict_json, succeed
+from helpers import refuse, refused, strict_json, succeed
 from hubbub.collect import ingest, service, tokens
 from hubbub.collect import snapshots as folding
 from hubbub.collect.database import history, states
@@ -447,6 +450,40 @@ def test_several_processes(new_database: Callable[[], str], tmp_path: Path) -> N
             lambda: aggregate(task, REPORTS).to_bytes() in ask(f"{path}/state", headers=bearer(admin)).body
         )
     assert running.returncode == 0
+
+
+def test_processes_end_with_the_one_that_started_them(
+    new_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """The parent is killed: nobody is left on the port."""
+    collected_task().save(tmp_path / "task.toml")
+    arguments = (tmp_path / "task.toml", "--store", new_database(), "--processes", 2)
+    with hubbub_serve(tmp_path, *arguments) as (said, running):
+        place = urlsplit(said["address"])
+        eventually(lambda: ask(f"{said['address']}/healthz").status == 200)
+        running.kill()
+
+        def nobody() -> bool:
+            try:
+                socket.create_connection((place.hostname, place.port), timeout=1).close()
+            except OSError:
+                return True
+            return False
+
+        eventually(nobody, seconds=30)
+
+
+def test_a_role_without_rights_is_refused_in_a_sentence(new_database: Callable[[], str]) -> None:
+    url = new_database()
+    name = f"reader_{secrets.token_hex(4)}"
+    engine = sql.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
+        connection.exec_driver_sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    engine.dispose()
+    other = sql.make_url(url).set(username=name).render_as_string(hide_password=False)
+    with refused("cannot be opened", "permission denied"):
+        Store(other)
 
 
 def test_what_the_command_refuses(tmp_path: Path) -> None:

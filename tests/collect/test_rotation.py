@@ -114,31 +114,29 @@ def test_what_cannot_be_retired(store_url: str, opened: Callable[..., Store]) ->
 
 
 def test_the_key_of_an_earlier_version_is_the_first(tmp_path: Path, opened: Callable[..., Store]) -> None:
-    """A store from before there were several keys: its key goes on opening reports, and has left its old place."""
+    """A store from before there were several keys: its key goes on opening reports until it is retired."""
     pair, path = KeyPair.fresh(), tmp_path / "store.db"
     with closing(Store(f"sqlite:///{path}")):
         pass
     with closing(sqlite3.connect(path)) as db:
-        db.execute("DROP TABLE sealing_keys")
-        for column in ("expires", "tasks"):
-            db.execute(f"ALTER TABLE tokens DROP COLUMN {column}")
         db.execute("INSERT INTO meta VALUES ('sealing key', ?)", (pair.private,))
-        db.execute("UPDATE meta SET value = CAST(value AS INTEGER) - 1 WHERE name = 'version'")
-        db.execute("UPDATE meta SET value = CAST(value AS BLOB) WHERE name = 'version'")
         db.commit()
     keys = KeyRing(opened(f"sqlite:///{path}"))
     (only,) = keys.all()
     assert (only.public, only.created, only.retired) == (pair.public, None, None)
     keys.new()
     assert keys.open_each(TASK, b"".join(sealed(pair.public, 2)))[1] == []
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT count(*) FROM meta WHERE name = 'sealing key'").fetchone() == (0,)
+    keys.retire(only.id)
+    assert (keys.all()[0].public, keys.all()[0].created) == (pair.public, None)
+    assert not any(
+        pair.private in data or pair.private.hex().encode() in data for data in contents(tmp_path).values()
+    )
 
 
 def test_a_retired_key_is_on_no_page_of_the_file(tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'store.db'}")) as store:
         keys = KeyRing(store)
-        private = keys._pairs[0].private
+        private = keys._pairs[0].private.hex().encode()
         keys.new()
         assert any(private in data for data in contents(tmp_path).values())
         keys.retire(keys.all()[0].id)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collecting import collected_task, collecting, some_reports
+from collecting import collected_task, collecting, eventually, some_reports
 from live import ask, bearer, opaque_items, own_answer
 
 from helpers import contents, fits, python, refuse, refused, small_task, succeed, tilted
@@ -639,6 +639,45 @@ def test_a_store_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
         assert store.waiting(TASK) == 4
         store.close()
     assert not any(item[:16] in (tmp_path / "shuffler.db").read_bytes() for item in waiting)
+
+
+def test_health_and_metrics(mixer: Mixer, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came, what waits and what has left; not ready when nothing can be written or the store is full."""
+    monkeypatch.setattr("hubbub.collect.health._REMEMBERED", 0.0)
+    mixing = shuffler(mixer, collector.url)
+
+    def numbers() -> dict[str, float]:
+        lines = ask(f"{url}/metrics").body.decode().splitlines()
+        return {
+            name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")
+        }
+
+    with serving(create_shuffler_app(mixing)) as url:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert ask(url + path, method="HEAD").status == 200
+        collector.status = 503
+        sent = items(5)
+        ask(url + PATH, b"".join([*sent, sent[0]]), bearer("up"))
+        eventually(lambda: numbers()["hubbub_shuffler_backlog"] == 1)
+        found = numbers()
+        assert found['hubbub_shuffler_items_total{outcome="accepted"}'] == 5
+        assert found['hubbub_shuffler_items_total{outcome="repeated"}'] == 1
+        assert found["hubbub_shuffler_backlog_bytes"] == 5 * WIDTH
+        assert ask(f"{url}/readyz").json == {"status": "ready"}  # it can take more
+        monkeypatch.setattr(module, "MOST_OUTGOING", 1)
+        assert "store is full" in ask(f"{url}/readyz").json["detail"]
+        collector.status = 200
+        eventually(lambda: numbers()["hubbub_shuffler_backlog"] == 0)
+        ask(url + PATH, items(1)[0], bearer("up"))
+        found = numbers()
+        assert found["hubbub_shuffler_forwarded_total"] == 5
+        assert found["hubbub_shuffler_crowds_total"] == 1
+        assert found[f'hubbub_shuffler_waiting{{task="{TASK.digest.hex()}"}}'] == 1
+        assert found['hubbub_worker_healthy{worker="forward"}'] == 1
+        with monkeypatch.context() as broken:
+            broken.setattr(mixer, "ping", lambda: full())
+            assert "cannot be written" in ask(f"{url}/readyz").json["detail"]
+        assert ask(f"{url}/readyz").status == 200
 
 
 def test_it_says_what_its_crowds_are_worth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

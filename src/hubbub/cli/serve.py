@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,23 +93,20 @@ def command(
         raise Refused("A task is named twice.")
     if first_tokens is None and not as_json and not sys.stdout.isatty():
         first_tokens = Path("hubbub-tokens.json")
-    with closing(Store(store)) as opened:
-        if processes > 1 and opened.embedded:
-            raise Refused("Several processes need PostgreSQL: --store postgresql://...")
-        sock = listen(host, port)  # before there are tokens, which a busy port would let nobody see
-        try:
+    with ExitStack() as stack:
+        with closing(Store(store)) as opened:
+            if processes > 1 and opened.embedded:
+                raise Refused("Several processes need PostgreSQL: --store postgresql://...")
+            sock = stack.enter_context(listen(host, port))  # before tokens are made that nobody would see
             fresh, written = _first_tokens(Tokens(opened), first_tokens)
-        except BaseException:
-            sock.close()
-            raise
-    data: dict[str, Any] = {
-        "address": address(sock),
-        "tasks": [{"name": task.name, "digest": task.digest.hex()} for task in plan.tasks],
-        "tokens": fresh,
-        "tokens_file": written,
-    }
-    say(as_json, data, lambda: _show(data))
-    run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
+        data: dict[str, Any] = {
+            "address": address(sock),
+            "tasks": [{"name": task.name, "digest": task.digest.hex()} for task in plan.tasks],
+            "tokens": fresh,
+            "tokens_file": written,
+        }
+        say(as_json, data, lambda: _show(data))
+        run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
 
 
 def _first_tokens(tokens: Tokens, path: Path | None) -> tuple[dict[str, str], str | None]:

@@ -24,6 +24,7 @@ from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import parquet_chunks
 from hubbub.collect.ingest import Uploads
+from hubbub.collect.metrics import MEDIA
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
 from hubbub.collect.segments import Damaged
 from hubbub.collect.service import Service, Withheld
@@ -324,4 +325,4 @@ def ready(service: TheService) -> JSONResponse:
 async def metrics(service: TheService) -> PlainTextResponse:
     """Counters for Prometheus."""
     text = service.metrics.text(len(service.writer), service.workers)
-    return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return PlainTextResponse(text, media_type=MEDIA)

@@ -31,7 +31,6 @@ from hubbub.collect.database import (
     tasks,
 )
 from hubbub.collect.integrity import damaged_pages
-from hubbub.collect.keyring import keys
 from hubbub.collect.segments import Damaged, lot_in
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import tokens
@@ -40,7 +39,7 @@ from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import STATE
 
 #: Everything but sessions: whoever was logged in logs in again.
-_TABLES = (tasks, ids, log, segments, crowds, states, history, rejects, tokens, keys)
+_TABLES = (tasks, ids, log, segments, crowds, states, history, rejects, tokens)
 #: Columns that a database counts up by itself.
 _COUNTED = ((tasks, "id"), (log, "seq"), (tokens, "id"))
 #: Rows that are copied at a time.

@@ -7,44 +7,67 @@ what was sealed for it can be read by nobody any more, not even by whoever finds
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import sqlalchemy as sql
 from numpy.typing import NDArray
 
-from hubbub.collect.database import table
+from hubbub.collect.database import meta
 from hubbub.collect.keypair import KeyPair, open_each
 from hubbub.collect.store import Store
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import key_id
 from hubbub.protocol.task import Task
 
-keys = table(
-    "sealing_keys",
-    {"number": sql.Integer},
-    public=sql.LargeBinary,
-    private=sql.LargeBinary,
-    created=sql.BigInteger,
-    retired=sql.BigInteger,
-)
+#: What rows about keys are called, in the table of small facts; the first key has no number behind it.
+_NAME = "sealing key"
+#: Bytes of such a row before there were several keys: the private key alone.
+_BARE = 32
 
 
 @dataclass(frozen=True)
-class KeyFacts:
-    """What is known of a key; not the private one. `created` is None if that was before times were noted."""
+class Key:
+    """A key as it is stored; `private` is None once it is retired.
+
+    The first one of a store may be from a time when its 32 private bytes were all that was stored.
+    """
 
     number: int
     public: bytes
+    private: bytes | None = field(repr=False)
     created: int | None
-    retired: int | None
+    retired: int | None = None
 
     @property
     def id(self) -> str:
         """The name that items call it by."""
         return key_id(self.public).hex()
+
+    @property
+    def row(self) -> str:
+        """What its row is called."""
+        return _NAME if self.number == 1 else f"{_NAME} {self.number}"
+
+    @property
+    def value(self) -> bytes:
+        """What is in it."""
+        private = None if self.private is None else self.private.hex()
+        times = {"created": self.created, "retired": self.retired}
+        return json.dumps({"public": self.public.hex(), "private": private, **times}).encode()
+
+    @classmethod
+    def read(cls, row: str, value: bytes) -> Key:
+        """The key in a row."""
+        number = int(row.removeprefix(_NAME) or 1)
+        if len(value) == _BARE:
+            return cls(number, KeyPair(value).public, value, None)
+        facts = json.loads(value)
+        private = None if facts["private"] is None else bytes.fromhex(facts["private"])
+        return cls(number, bytes.fromhex(facts["public"]), private, facts["created"], facts["retired"])
 
 
 class KeyRing:
@@ -59,9 +82,7 @@ class KeyRing:
 
     def refresh(self) -> None:
         """Learn of new and retired keys."""
-        query = sql.select(keys.c.private).where(keys.c.retired.is_(None)).order_by(keys.c.number)
-        with self._store.reading() as connection:
-            found = [bytes(private) for (private,) in connection.execute(query)]
+        found = [key.private for key in self.all() if key.private is not None]
         if found != [pair.private for pair in self._pairs]:
             self._pairs = [KeyPair(private) for private in found]
 
@@ -74,21 +95,14 @@ class KeyRing:
         """The reports of the items that open, and the places of those that do not."""
         return open_each(self._pairs, task, items)
 
-    def all(self) -> list[KeyFacts]:
+    def all(self) -> list[Key]:
         """Every key there ever was, the oldest first."""
+        query = sql.select(meta.c.name, meta.c.value).where(meta.c.name.startswith(_NAME))
         with self._store.reading() as connection:
-            rows = list(connection.execute(sql.select(keys).order_by(keys.c.number)))
-        return [
-            KeyFacts(
-                row.number,
-                KeyPair(bytes(row.private)).public if row.retired is None else bytes(row.public),
-                row.created,
-                row.retired,
-            )
-            for row in rows
-        ]
+            found = [Key.read(name, bytes(value)) for name, value in connection.execute(query)]
+        return sorted(found, key=lambda key: key.number)
 
-    def new(self) -> KeyFacts:
+    def new(self) -> Key:
         """Make the key that is given out from now on. The others go on opening reports."""
         known = self.all()
         pair = KeyPair.fresh()
@@ -100,10 +114,10 @@ class KeyRing:
 
     def _add(self, number: int, pair: KeyPair) -> bool:
         """Write a key; whether nobody else has written one under this number."""
-        row = {"number": number, "private": pair.private, "created": int(time.time())}
+        key = Key(number, pair.public, pair.private, int(time.time()))
         try:
             with self._store.writing() as connection:
-                connection.execute(keys.insert().values(**row))
+                connection.execute(meta.insert().values(name=key.row, value=key.value))
         except sql.exc.IntegrityError:
             return False
         finally:
@@ -121,11 +135,11 @@ class KeyRing:
             raise Refused(f"There is no key {name!r} in use; see hubbub key list.")
         if found[0].public == self.public:
             raise Refused(f"Devices seal for key {name}: make another one first, with hubbub key new.")
-        row = {"public": found[0].public, "private": None, "retired": int(time.time())}
+        gone = replace(found[0], private=None, retired=int(time.time()))
         with self._store.writing() as connection:
             if self._store.embedded:
                 connection.exec_driver_sql("PRAGMA secure_delete = ON")
-            connection.execute(keys.update().where(keys.c.number == found[0].number).values(**row))
+            connection.execute(meta.update().where(meta.c.name == gone.row).values(value=gone.value))
         if self._store.embedded:
             with closing(self._store.engine.raw_connection()) as raw:
                 raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")

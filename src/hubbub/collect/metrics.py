@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from hubbub.collect.workers import Worker
 
+#: What Prometheus calls its text format.
+MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 #: Upper ends of the buckets of upload times, in seconds.
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -60,15 +62,15 @@ class Metrics:
         """All of it, with the number of batches that wait for the store and the threads in the background."""
         with self._lock:
             lines = [
-                *_series("uploads_total", "counter", "Uploads by status.", "status", self._uploads),
-                *_series("reports_accepted_total", "counter", "Reports kept.", "task", self._accepted),
-                *_series("reports_rejected_total", "counter", "Reports refused.", "task", self._rejected),
-                *_series("reports_unsealed_total", "counter", "Sealed reports by key.", "key", self._opened),
-                *_single("batches_repeated_total", "counter", "Batches sent again.", self._repeated),
-                *_single("batches_waiting", "gauge", "Batches that wait for the store.", waiting),
-                *_single("folds_total", "counter", "Folds into a state.", self._folds),
-                *_single("batches_folded_total", "counter", "Batches folded.", self._folded),
-                *_single("fold_seconds_total", "counter", "Seconds spent on folding.", self._fold_seconds),
+                *series("uploads_total", "counter", "Uploads by status.", "status", self._uploads),
+                *series("reports_accepted_total", "counter", "Reports kept.", "task", self._accepted),
+                *series("reports_rejected_total", "counter", "Reports refused.", "task", self._rejected),
+                *series("reports_unsealed_total", "counter", "Sealed reports by key.", "key", self._opened),
+                *single("batches_repeated_total", "counter", "Batches sent again.", self._repeated),
+                *single("batches_waiting", "gauge", "Batches that wait for the store.", waiting),
+                *single("folds_total", "counter", "Folds into a state.", self._folds),
+                *single("batches_folded_total", "counter", "Batches folded.", self._folded),
+                *single("fold_seconds_total", "counter", "Seconds spent on folding.", self._fold_seconds),
                 *worker_lines(workers),
                 "# HELP hubbub_upload_seconds Time to acknowledge an upload.",
                 "# TYPE hubbub_upload_seconds histogram",
@@ -86,15 +88,17 @@ def worker_lines(workers: Sequence[Worker]) -> list[str]:
     failures = Counter({worker.name: worker.failures for worker in workers})
     healthy = Counter({worker.name: int(not worker.trouble) for worker in workers})
     return [
-        *_series("worker_failures_total", "counter", "Rounds that failed.", "worker", failures),
-        *_series("worker_healthy", "gauge", "1 if the last round went well.", "worker", healthy),
+        *series("worker_failures_total", "counter", "Rounds that failed.", "worker", failures),
+        *series("worker_healthy", "gauge", "1 if the last round went well.", "worker", healthy),
     ]
 
 
-def _series(name: str, kind: str, words: str, label: str, values: Counter[str] | Counter[int]) -> list[str]:
+def series(name: str, kind: str, words: str, label: str, values: Counter[str] | Counter[int]) -> list[str]:
+    """The lines of a counter or gauge with one value for each value of a label."""
     rows = [f'hubbub_{name}{{{label}="{key}"}} {value}' for key, value in sorted(values.items())]
     return [f"# HELP hubbub_{name} {words}", f"# TYPE hubbub_{name} {kind}", *rows]
 
 
-def _single(name: str, kind: str, words: str, value: float) -> list[str]:
+def single(name: str, kind: str, words: str, value: float) -> list[str]:
+    """The lines of one that has a single value."""
     return [f"# HELP hubbub_{name} {words}", f"# TYPE hubbub_{name} {kind}", f"hubbub_{name} {value}"]

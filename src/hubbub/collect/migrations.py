@@ -170,15 +170,6 @@ STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
         "DROP TABLE batches",
     ),
     (
-        """CREATE TABLE sealing_keys (
-            number INTEGER PRIMARY KEY,
-            public {blob},
-            private {blob},
-            created BIGINT,
-            retired BIGINT
-        )""",
-        "INSERT INTO sealing_keys (number, private) SELECT 1, value FROM meta WHERE name = 'sealing key'",
-        "DELETE FROM meta WHERE name = 'sealing key'",
         "ALTER TABLE tokens ADD COLUMN expires BIGINT",
         "ALTER TABLE tokens ADD COLUMN tasks TEXT",
     ),

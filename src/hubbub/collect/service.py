@@ -24,6 +24,7 @@ from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Grant, Tokens
 from hubbub.collect.workers import Worker
 from hubbub.collect.writing import Writer
+from hubbub.device.client import Client
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.plan.advice import advised
@@ -33,6 +34,7 @@ from hubbub.privacy.over_time import Span, over_time, spending
 from hubbub.protocol.files import STATE
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate
+from hubbub.server.fold import aggregate
 
 _log = logging.getLogger("hubbub.api")
 
@@ -46,6 +48,8 @@ _MOST_PERIODS = 1000
 _FIRST_LOOK = 10.0
 
 
+#: Bytes of a state that is made only to have been made once.
+_SMALL_STATE = 1 << 26
 #: Seconds for which an upload that could not be written is held against the service.
 _MEMORY = 10.0
 
@@ -76,7 +80,9 @@ class Service:
             Worker("tokens", self._learn_tokens, (Unavailable,)),
             Worker("fold", lambda: self.folder.round(settings.fold_every), (Unavailable,)),
             Worker("check", self._look_closely, (Unavailable,)),
+            Worker("warm-up", self._warm_up, (Unavailable,)),
         ]
+        self._closing = False
         self.health = Health(self.workers, self._troubles)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
@@ -91,6 +97,7 @@ class Service:
 
     def close(self) -> None:
         """Write what is queued, finish the fold under way, and give the store's connections back."""
+        self._closing = True
         self.writer.stop()
         self.folder.stop()
         for worker in self.workers:
@@ -105,6 +112,25 @@ class Service:
     def _look_closely(self) -> float:
         self.store.look_closely()
         return self.settings.check_every
+
+    def _warm_up(self) -> float:
+        """Do once what the first reader would wait for: snapshots are loaded, code is compiled, guarantees computed.
+
+        Without reports enough for estimates, those of one report that says nothing are made, and not shown.
+        """
+        for task in self.tasks():
+            if self._closing:
+                break
+            try:
+                self.overview(task)
+                self.estimates(task, None if task.keys.kind == "closed" else ["any"])
+            except Damaged:
+                continue  # the folder says so
+            except Withheld:
+                if len(task.mechanism.empty(task.keys).to_bytes()) <= _SMALL_STATE:
+                    blank = aggregate(task, Client(task).report({}))
+                    estimate(task, blank, [task.keys.name_of(0) if task.keys.kind == "closed" else "any"])
+        return threading.TIMEOUT_MAX
 
     def _troubles(self) -> list[str]:
         """What keeps uploads from being written."""

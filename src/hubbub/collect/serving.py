@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import socket
 import threading
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any
 
 import uvicorn
@@ -81,7 +83,17 @@ def run(plan: Plan, sock: socket.socket) -> None:
     from hubbub.collect.api import create_app  # here, because the shuffler runs by this module, too
     from hubbub.collect.store import Store
 
-    run_app(create_app(Store(plan.store), plan.tasks, plan.settings), sock)
+    app = create_app(Store(plan.store), plan.tasks, plan.settings)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent.sentinel,), name="hubbub-follow", daemon=True).start()
+    run_app(app, sock)
+
+
+def _follow(parent: int) -> None:
+    """End in good order when the process that started this one is gone; nobody else would."""
+    wait([parent])
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_many(plan: Plan, sock: socket.socket, processes: int) -> None:

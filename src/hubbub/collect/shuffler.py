@@ -24,6 +24,8 @@ import hmac
 import http.client
 import logging
 import sqlite3
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -34,6 +36,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hubbub.collect.connections import body_parts
+from hubbub.collect.health import Health
+from hubbub.collect.metrics import MEDIA, series, single, worker_lines
 from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
@@ -90,6 +94,9 @@ class Shuffler:
         self._pause = PATIENCE[0]
         self._behind = False
         self.worker = Worker("forward", self._round, (sqlite3.Error, OSError))
+        self.health = Health([self.worker], self._troubles)
+        self._counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
 
     def least(self, task: Task) -> int:
         """The size below which a crowd of this task never leaves."""
@@ -112,6 +119,7 @@ class Shuffler:
         width, label, current = sealed_width(task), label_width(task), _labels(task)
         items = [body[start : start + width] for start in range(0, len(body), width)]
         taken = self.mixer.add(task, [item for item in items if item[:label] in current])
+        self._count(accepted=taken[0], repeated=taken[1], refused=len(items) - sum(taken))
         if not self._behind:  # new items do not make a silent collector answer sooner
             self.worker.wake()
         return taken
@@ -148,6 +156,7 @@ class Shuffler:
             words = f"a crowd of {crowd.reports} reports of task {crowd.task.hex()}"
             if answer.verdict == "taken":
                 self.mixer.forget(batch)
+                self._count(crowds=1, forwarded=crowd.reports)
                 _log.info("forwarded %s", words)
             elif (
                 answer.verdict == "later"
@@ -159,6 +168,42 @@ class Shuffler:
                 self._set_aside.add(batch)
                 _log.error("the collector refuses (%d) %s", answer.status, words)
         return delivered, asked
+
+    def _count(self, **more: int) -> None:
+        with self._counting:
+            self._counts.update(more)
+
+    def _troubles(self) -> list[str]:
+        """What keeps items from being taken."""
+        try:
+            self.mixer.ping()
+        except (sqlite3.Error, OSError) as problem:
+            _log.error("the store cannot be written: %s", problem)
+            return ["the store cannot be written"]
+        full = self.mixer.outgoing_bytes() > MOST_OUTGOING
+        return ["the collector does not answer and the store is full"] if full else []
+
+    def metrics(self) -> str:
+        """Counts since the start, and what waits now, for Prometheus. Nothing about single items or senders."""
+        with self._counting:
+            counts = self._counts.copy()
+        waiting = Counter({name: self.mixer.waiting(task) for name, task in self.tasks.items()})
+        outcomes = Counter({name: counts[name] for name in ("accepted", "repeated", "refused")})
+        lines = [
+            *series("shuffler_items_total", "counter", "Items that came.", "outcome", outcomes),
+            *series("shuffler_waiting", "gauge", "Items that wait for their crowd.", "task", waiting),
+            *single(
+                "shuffler_backlog", "gauge", "Crowds that wait for the collector.", len(self.mixer.outgoing())
+            ),
+            *single("shuffler_backlog_bytes", "gauge", "Their size.", self.mixer.outgoing_bytes()),
+            *single(
+                "shuffler_set_aside", "gauge", "Crowds that the collector refused.", len(self._set_aside)
+            ),
+            *single("shuffler_crowds_total", "counter", "Crowds that arrived.", counts["crowds"]),
+            *single("shuffler_forwarded_total", "counter", "Items in them.", counts["forwarded"]),
+            *worker_lines([self.worker]),
+        ]
+        return "\n".join(lines) + "\n"
 
     def _end_periods(self, task: Task) -> None:
         current = _labels(task)
@@ -198,7 +243,7 @@ def _labels(task: Task) -> set[bytes]:
 
 
 def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) -> Starlette:
-    """The HTTP side: one route that takes sealed items, and one that says it is alive."""
+    """The HTTP side: one route that takes sealed items, and those that say how it is."""
     limits = settings or Settings()
 
     async def sealed(request: Request) -> Response:
@@ -231,6 +276,13 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    def ready(request: Request) -> Response:
+        shuffler.health.check()
+        return JSONResponse({"status": "ready"})
+
+    def metrics(request: Request) -> Response:
+        return Response(shuffler.metrics(), media_type=MEDIA)
+
     async def refuse(request: Request, problem: Exception) -> Response:
         assert isinstance(problem, Problem)
         return problem.about(_batch_of(request)).response()
@@ -243,7 +295,10 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
 
     routes = [
         *(Route(f"/{version}/tasks/{{task}}/sealed", sealed, methods=["POST"]) for version in ("v1", "v2")),
-        Route("/healthz", alive),
+        *(
+            Route(path, answer)
+            for path, answer in (("/healthz", alive), ("/readyz", ready), ("/metrics", metrics))
+        ),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
     app.state.settings = limits

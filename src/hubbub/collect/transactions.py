@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,8 +40,11 @@ class Database:
             self.look()
         except BaseException as problem:
             self.close()
-            if isinstance(problem, Unavailable):
-                raise Refused(f"The store {self.engine.url!r} cannot be opened: {problem}.") from None
+            if isinstance(
+                problem, Unavailable | ProgrammingError
+            ):  # the latter: the role may not make tables
+                reason = str(getattr(problem, "orig", None) or problem).splitlines()[0]
+                raise Refused(f"The store {self.engine.url!r} cannot be opened: {reason}.") from None
             raise
 
     def close(self) -> None:
@@ -72,7 +76,7 @@ class Database:
                 yield connection
         except (IntegrityError, ProgrammingError, DataError):
             raise  # a mistake of ours, not the database's trouble
-        except (DBAPIError, TimeoutError) as problem:
+        except (DBAPIError, TimeoutError, sqlite3.Error) as problem:  # the last from settings of a connection
             cause = getattr(problem, "orig", None) or problem
             raise Unavailable(str(cause).splitlines()[0] if str(cause) else type(cause).__name__) from problem
 

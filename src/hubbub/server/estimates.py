@@ -16,6 +16,7 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
+from hubbub.primitives.text import cell
 from hubbub.server.cases import Range, least_named
 from hubbub.server.columns import csv_bytes, parquet_bytes
 from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
@@ -150,7 +151,8 @@ class Estimate:
         if kind == ".json":
             write_atomic(path, json.dumps({**self.about(), "estimates": self.rows()}, indent=1).encode())
         elif kind == ".csv":
-            write_atomic(path, csv_bytes({**self.columns(), **self._about_columns()}))
+            safe = {"key": [cell(key) for key in self.keys]}
+            write_atomic(path, csv_bytes({**self.columns(), **safe, **self._about_columns()}))
         elif kind == ".parquet":
             write_atomic(path, parquet_bytes(self.to_arrow()))
         else:

@@ -8,7 +8,7 @@ style but their own files.
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
@@ -37,7 +37,8 @@ def _reader(request: Request) -> None:
 def _same_origin(request: Request) -> None:
     """Refuse forms that another site has made a browser send, unless the settings name it."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin", "")
-    same = site == "same-origin" if site else urlsplit(origin).netloc == request.headers.get("host")
+    own = f"://{request.headers.get('host', '')}"
+    same = site == "same-origin" if site else origin in (f"http{own}", f"https{own}")
     if not same and origin not in request.app.state.settings.origins:
         raise Problem(403, "not from here", "Use the form on this site's own page.")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from hubbub.primitives.text import visible
 
 _HERE = Path(__file__).parent
 _MEDIA = {
@@ -51,10 +54,11 @@ def _power(value: float) -> str:
 
 
 #: How templates write numbers.
-FILTERS = {
+FILTERS: dict[str, Callable[[Any], str]] = {
     "number": lambda value: f"{value:,}",
     "short": lambda value: f"{value:.3g}" if value < 1000 else f"{value:,.0f}",
     "power": _power,
+    "visible": visible,
 }
 
 _templates = Environment(

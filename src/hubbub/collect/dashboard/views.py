@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hubbub.collect.snapshots import SECONDS
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.text import visible
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import MEANINGS, Estimate
 
@@ -184,7 +185,7 @@ def _over_time(past: dict[str, Any], followed: Sequence[str], unit: Unit) -> dic
     periods = past["periods"]
     series = [
         {
-            "key": key,
+            "key": visible(key),
             **{name: [point[name] for point in past["estimates"][key]] for name in ("value", "low", "high")},
         }
         for key in followed
