@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, json_option, say, settings_option
 
 if TYPE_CHECKING:
     from hubbub.collect.tokens import Tokens
@@ -29,17 +29,37 @@ if TYPE_CHECKING:
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
 )
 @click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
+@settings_option
+@click.option("--show-settings", is_flag=True, help="Print all settings and where they come from, and end.")
 @click.option("--demo", is_flag=True, help="Make up a task and a crowd of devices, and collect from them.")
 @json_option
 def command(
-    *, tasks: tuple[Path, ...], store: str, host: str, port: int, processes: int, demo: bool, as_json: bool
+    *,
+    tasks: tuple[Path, ...],
+    store: str,
+    host: str,
+    port: int,
+    processes: int,
+    settings: Path | None,
+    show_settings: bool,
+    demo: bool,
+    as_json: bool,
 ) -> None:
     """Collect reports over HTTP and show estimates on a dashboard.
 
     On a fresh store it makes an upload token for devices and an analyst token for you, and shows them once.
     """
+    from hubbub.collect.settings import Settings, load_settings
     from hubbub.primitives.errors import Refused, optional
 
+    chosen, sources = load_settings(settings)
+    if show_settings:
+        rows = {
+            name: {"value": getattr(chosen, name), "source": sources[name], "meaning": field.description}
+            for name, field in Settings.model_fields.items()
+        }
+        say(as_json, {"settings": rows}, lambda: _show_settings(rows))
+        return
     optional("fastapi", "serve")
     if demo:
         from hubbub.collect.showcase import run_demo
@@ -51,12 +71,11 @@ def command(
     if not tasks:
         raise Refused("Name the task files to collect for, or try --demo.")
     from hubbub.collect.serving import Plan, address, listen, run, run_many
-    from hubbub.collect.settings import Settings
     from hubbub.collect.store import Store
     from hubbub.collect.tokens import Tokens
     from hubbub.protocol.task import Task
 
-    plan = Plan(store, [Task.load(path) for path in tasks], Settings())
+    plan = Plan(store, [Task.load(path) for path in tasks], chosen)
     if len({task.digest for task in plan.tasks}) < len(tasks):
         raise Refused("A task is named twice.")
     with ExitStack() as stack:
@@ -72,6 +91,12 @@ def command(
         }
         say(as_json, data, lambda: _show(data))
         run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
+
+
+def _show_settings(rows: dict[str, dict[str, Any]]) -> None:
+    for name, row in rows.items():
+        click.echo(f"{name:<18} {row['value']:>12}  {row['meaning']} [{row['source']}]")
+    click.echo("Set them in a TOML file (--settings) or as HUBBUB_NAME; a change needs a restart.")
 
 
 def first_tokens(tokens: Tokens) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, json_option, say, settings_option
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=8701, show_default=True)
+@settings_option
 @json_option
 def command(
     *,
@@ -55,6 +56,7 @@ def command(
     store: Path,
     host: str,
     port: int,
+    settings: Path | None,
     as_json: bool,
 ) -> None:
     """Mix sealed reports in crowds and pass them on, without being able to read them.
@@ -69,9 +71,10 @@ def command(
     optional("starlette", "serve")
     from hubbub.collect.mixer import Mixer
     from hubbub.collect.serving import address, listen, run_app
+    from hubbub.collect.settings import load_settings
     from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
-    loaded = [Task.load(path) for path in tasks]
+    loaded, (limits, _) = [Task.load(path) for path in tasks], load_settings(settings)
     shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_token, crowd)
     sock = listen(host, port)
     data = {"url": address(sock), "collector": collector}
@@ -83,7 +86,7 @@ def command(
     ]
     text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines])
     say(as_json, {**data, "crowds": crowds, "promises": promises}, text)
-    run_app(create_shuffler_app(shuffler), sock)
+    run_app(create_shuffler_app(shuffler, limits), sock)
 
 
 def _promise(task: Task, crowd: int) -> str:

@@ -1,36 +1,56 @@
-"""What whoever runs the service may set."""
+"""What whoever runs the service may set: in a TOML file, or in the environment, which wins."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hubbub.primitives.envelope import read_file
+from hubbub.primitives.errors import Refused, explain
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Limits that keep one process well, whatever is sent to it."""
+class Settings(BaseModel):
+    """Limits that keep one process well, whatever is sent to it. They hold from one start to the next."""
 
-    #: Largest body of an upload, in bytes.
-    largest_body: int = 8 << 20
-    #: Most reports in one batch.
-    most_reports: int = 200_000
-    #: Batches that may wait for the store; beyond that, senders are asked to come back later.
-    queue: int = 2000
-    #: Bytes of uploads that may be held in memory at a time.
-    memory: int = 256 << 20
-    #: Bytes of uploads with one token that may be held in memory at a time, and its uploads under way.
-    memory_per_token: int = 128 << 20
-    uploads_per_token: int = 512
-    #: Seconds that the store may take for a batch.
-    patience: float = 30.0
-    #: Seconds before a body has to keep its pace, and the bytes that must come in each second from then on.
-    body_grace: float = 15.0
-    slowest_body: int = 32 << 10
-    #: Seconds that a connection may take for the head of a request, that it may be idle between requests, and that
-    #: its client may leave an answer unread.
-    header_seconds: float = 10.0
-    idle_seconds: float = 75.0
-    stall_seconds: float = 60.0
-    #: Connections at a time; fewer if the system allows fewer files.
-    connections: int = 4096
-    #: Seconds between folds in the background.
-    fold_every: float = 1.0
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    largest_body: int = Field(8 << 20, gt=0, description="bytes of an upload's body at most")
+    most_reports: int = Field(200_000, gt=0, description="reports in one batch at most")
+    queue: int = Field(2000, gt=0, description="batches that may wait for the store, then 429")
+    memory: int = Field(256 << 20, gt=0, description="bytes of uploads held in memory at a time, then 429")
+    memory_per_token: int = Field(128 << 20, gt=0, description="the same, of uploads with one token")
+    uploads_per_token: int = Field(512, gt=0, description="uploads under way with one token, then 429")
+    patience: float = Field(30.0, gt=0, description="seconds that the store may take for a batch, then 503")
+    body_grace: float = Field(15.0, gt=0, description="seconds before a body has to keep its pace, then 408")
+    slowest_body: int = Field(32 << 10, gt=0, description="bytes that must come in each second after that")
+    header_seconds: float = Field(10.0, gt=0, description="seconds for the head of a request, then closed")
+    idle_seconds: float = Field(75.0, gt=0, description="seconds of silence between requests, then closed")
+    stall_seconds: float = Field(60.0, gt=0, description="seconds that an answer may be left unread")
+    connections: int = Field(4096, gt=0, description="connections at a time; fewer if files are few")
+    fold_every: float = Field(1.0, gt=0, description="seconds between folds in the background")
+
+
+def load_settings(path: Path | None) -> tuple[Settings, dict[str, str]]:
+    """The settings of a file and of the environment (HUBBUB_QUEUE for `queue`), and where each comes from."""
+    given: dict[str, object] = {}
+    sources = dict.fromkeys(Settings.model_fields, "default")
+    if path is not None:
+        try:
+            given.update(tomllib.loads(read_file(path).decode()))
+        except ValueError as problem:
+            if isinstance(problem, Refused):
+                raise
+            raise Refused(f"{path} is not a settings file: {problem}.") from None
+        sources.update(dict.fromkeys(given, str(path)))
+    for name in Settings.model_fields:
+        variable = f"HUBBUB_{name.upper()}"
+        if variable in os.environ:
+            given[name], sources[name] = os.environ[variable], variable
+    try:
+        return Settings(**given), sources
+    except ValidationError as problem:
+        where = sources.get(str(problem.errors()[0]["loc"][0]), "the settings")
+        raise Refused(f"A setting in {where} cannot be used: {explain(problem)}") from None
