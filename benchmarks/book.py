@@ -44,6 +44,7 @@ SECTIONS: tuple[Section, ...] = (
     pursuit.SECTION,
     release.SECTION,
     ingest.SECTION,
+    ingest.SINGLES,
     lake.SECTION,
     capacity.SECTION,
 )
