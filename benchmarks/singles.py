@@ -228,12 +228,8 @@ def measure(
                         found.setdefault((place, keep), []).append(measured)
     rows: list[Row] = []
     for place, subject in enumerate(subjects):
-        row: Row = {
-            "what": subject.what,
-            "tokens": subject.tokens,
-            "senders": senders,
-            "seconds": seconds * rounds,
-        }
+        row: Row = {"what": subject.what, "tokens": subject.tokens, "senders": senders}
+        row |= {"seconds": seconds, "rounds": rounds}
         for name, keep in (("kept", True), ("new", False)):
             row[name], row[f"{name}_processor"] = (round(x) for x in np.median(found[place, keep], axis=0))
         rows.append(row)
