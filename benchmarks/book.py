@@ -47,6 +47,7 @@ SECTIONS: tuple[Section, ...] = (
     pursuit.SECTION,
     release.SECTION,
     ingest.SECTION,
+    ingest.SINGLES,
     lake.SECTION,
     tables.SECTION,
     capacity.SECTION,

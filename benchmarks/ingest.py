@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 from hubbub.primitives.errors import optional
 from page import Headline, Section, amount, prose, table
@@ -69,6 +70,48 @@ def headlines(rows: list[Row]) -> list[Headline]:
         for row in rows
     ]
 
+
+def measure_singles(**options: Any) -> list[Row]:
+    """One report per request; see singles.py."""
+    optional("sqlalchemy", "serve")
+    optional("uvicorn", "serve")
+    import singles
+
+    return singles.measure(**options)
+
+
+def singles_text(rows: list[Row]) -> str:
+    base = rows[0]
+    names = {
+        "bare": "bare Starlette endpoint",
+        "service": "service, {tokens:,} {word}",
+        "shuffler": "shuffler",
+    }
+    cells = []
+    for row in rows:
+        word = "token" if row["tokens"] == 1 else "tokens"
+        cells.append([names[row["what"]].format(**row, word=word)])
+        for column in ("kept", "kept_processor", "new", "new_processor"):
+            cells[-1].append(f"{row[column]:,} ({row[column] / base[column]:.2f})")
+    words = prose(
+        f"""Devices send one report at a time. Requests a second that one core answers, and in brackets what share
+        that is of an endpoint that reads the body and does nothing with it, over the same HTTP server and with the
+        same senders ({base["senders"]}, on the other cores). The service and the shuffler answer when the report is
+        on disk (SQLite). Where the senders or the disk are slower than the server, requests per second of the
+        server's processor time say what a request costs. All of them take turns; each figure is the median of
+        {base["rounds"]} turns of {base["seconds"]:g} seconds."""
+    )
+    head = ["", "connections kept open", "per processor second", "a new one each", "per processor second"]
+    return words + "\n\n" + table(head, cells)
+
+
+SINGLES = Section(
+    "singles",
+    "One report per request",
+    measure_singles,
+    singles_text,
+    quick={"seconds": 0.5, "rounds": 1, "senders": 4, "token_counts": (1,)},
+)
 
 SECTION = Section(
     "service",

@@ -3,7 +3,7 @@
 Each runs on one core (taskset) over the same HTTP server; the senders run on the others. The bare endpoint is
 Starlette's: it reads the body and answers a line of JSON. The service and the shuffler acknowledge what is on disk.
 
-    python benchmarks/singles.py [--seconds 10] [--senders 64] [--tokens 1 10000]
+    python benchmarks/singles.py [--seconds 3] [--rounds 5] [--senders 128] [--tokens 1 10000]
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,6 +41,8 @@ KEYS = {"kind": "closed", "size": 1000}
 TASK = Task.parse(
     {"name": "singles", "keys": KEYS, "mechanism": {"name": "collision", "epsilon": 1.0, "max_entries": 8}}
 )
+#: The first is the servers', the others are the senders'.
+CORES = sorted(os.sched_getaffinity(0))
 #: Makes the next request.
 Maker = Callable[[], bytes]
 
@@ -107,9 +111,8 @@ def request(path: str, token: str, body: bytes, keep: bool) -> bytes:
 @contextmanager
 def on_one_core(command: list[str]) -> Iterator[tuple[str, int]]:
     """Run a server that says its address as JSON, and its process; this one moves to the other cores."""
-    cores = sorted(os.sched_getaffinity(0))
     server = subprocess.Popen(
-        ["taskset", "-c", str(cores[0]), *command],
+        ["taskset", "-c", str(CORES[0]), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -118,10 +121,10 @@ def on_one_core(command: list[str]) -> Iterator[tuple[str, int]]:
         assert server.stdout is not None
         said = json.loads(server.stdout.readline())
         address = said.get("address") or said["url"]
-        os.sched_setaffinity(0, set(cores[1:]) or set(cores))
+        os.sched_setaffinity(0, set(CORES[1:]) or set(CORES))
         yield address, server.pid
     finally:
-        os.sched_setaffinity(0, set(cores))
+        os.sched_setaffinity(0, set(CORES))
         server.terminate()
         server.wait(30)
 
@@ -153,86 +156,98 @@ def bare() -> None:
 
 
 def rates(
-    server: tuple[str, int], make: Callable[[bool], bytes], seconds: float, senders: int, keep: bool
-) -> tuple[int, int]:
+    server: tuple[str, int], make: Maker, seconds: float, senders: int, keep: bool
+) -> tuple[float, float]:
     """Requests a second, and a processor's second of the server, that were answered 200; there must be no others."""
     address, pid = server
-    asyncio.run(send(address, lambda: make(keep), 3.0, senders, keep))  # warm up
     started, before = time.perf_counter(), processor(pid)
-    statuses = asyncio.run(send(address, lambda: make(keep), seconds, senders, keep))
+    statuses = asyncio.run(send(address, make, seconds, senders, keep))
     assert set(statuses) == {200}, statuses
     passed, used = time.perf_counter() - started, processor(pid) - before
-    return round(statuses[200] / passed), round(statuses[200] / used)
+    return statuses[200] / passed, statuses[200] / used
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A server, and what is sent to it: over connections that stay open, or one after another."""
+
+    what: str
+    tokens: int
+    server: tuple[str, int]
+    make: Callable[[bool], bytes]
+
+
+def start_service(stack: ExitStack, folder: str, program: str, count: int, bodies: list[bytes]) -> Subject:
+    """The collection service over a store with so many tokens."""
+    store = f"sqlite:///{folder}/store-{count}.db"
+    with closing(Store(store)) as opened:
+        token = Tokens(opened).new("upload")
+        digests = [hashlib.sha256(number.to_bytes(4, "little")).digest() for number in range(count - 1)]
+        others = [{"role": "upload", "digest": digest, "label": "", "created": 0} for digest in digests]
+        if others:
+            with opened.writing() as connection:
+                connection.execute(tokens.insert(), others)
+    command = [program, "serve", f"{folder}/task.toml", "--store", store, "--port", "0", "--json"]
+    server = stack.enter_context(on_one_core(command))
+    path = f"/v1/tasks/{TASK.digest.hex()}/reports"
+    return Subject("service", count, server, lambda keep: request(path, token, secrets.choice(bodies), keep))
+
+
+def start_shuffler(stack: ExitStack, folder: str, program: str, bodies: list[bytes]) -> Subject:
+    """A shuffler whose crowd never gets complete."""
+    public, width = KeyPair.fresh().public, TASK.mechanism.layout.width
+    items = [seal(body[-16 - width : -16], public, TASK) for body in bodies for _ in range(20)]
+    os.environ.update({"HUBBUB_SHUFFLER_TOKEN": "hub_shuffler_x", "HUBBUB_UPLOAD_TOKEN": "up"})
+    crowd = ["--crowd", "100000", "--collector", "http://127.0.0.1:1", "--store", f"{folder}/shuffler.db"]
+    command = [program, "shuffler", f"{folder}/task.toml", *crowd, "--port", "0", "--json"]
+    path = f"/v1/tasks/{TASK.digest.hex()}/sealed"
+    server = stack.enter_context(on_one_core(command))
+    return Subject("shuffler", 1, server, lambda keep: request(path, "up", secrets.choice(items), keep))
 
 
 def measure(
-    seconds: float = 10.0, senders: int = 64, token_counts: tuple[int, ...] = (1, 10_000)
+    seconds: float = 3.0, rounds: int = 5, senders: int = 128, token_counts: Sequence[int] = (1, 10_000)
 ) -> list[Row]:
-    """Requests a second, on connections that stay open and on new ones."""
+    """Medians over rounds in which all take turns, so that whatever else the machine does happens to all of them."""
     bodies, program = some_bodies(), str(Path(sys.executable).with_name("hubbub"))
     path = f"/v1/tasks/{TASK.digest.hex()}/reports"
-    rows: list[Row] = []
-
-    def note(what: str, tokens_there: int, server: tuple[str, int], make: Callable[[bool], bytes]) -> None:
-        found: Row = {"what": what, "tokens": tokens_there, "senders": senders, "seconds": seconds}
-        for name, keep in (("kept", True), ("new", False)):
-            found[name], found[f"{name}_processor"] = rates(server, make, seconds, senders, keep)
-        rows.append(found)
-        print(rows[-1], file=sys.stderr, flush=True)
-
-    def plain(token: str) -> Callable[[bool], bytes]:
-        return lambda keep: request(path, token, secrets.choice(bodies), keep)
-
-    with on_one_core([sys.executable, __file__, "--bare"]) as server:
-        note("bare endpoint", 0, server, plain("none"))
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         TASK.save(Path(folder) / "task.toml")
-        for count in token_counts:
-            store = f"sqlite:///{folder}/store-{count}.db"
-            with closing(Store(store)) as opened:
-                token = Tokens(opened).new("upload")
-                others = [
-                    {
-                        "role": "upload",
-                        "digest": hashlib.sha256(bytes([i % 256, i >> 8])).digest(),
-                        "label": "",
-                        "created": 0,
-                    }
-                    for i in range(count - 1)
-                ]
-                if others:
-                    with opened.writing() as connection:
-                        connection.execute(tokens.insert(), others)
-            command = [program, "serve", f"{folder}/task.toml", "--store", store, "--port", "0", "--json"]
-            with on_one_core(command) as server:
-                note("service", count, server, plain(token))
-        public = KeyPair.fresh().public
-        width = TASK.mechanism.layout.width
-        items = [seal(body[-16 - width : -16], public, TASK) for body in bodies for _ in range(20)]
-
-        def sealed(keep: bool) -> bytes:
-            return request(f"/v1/tasks/{TASK.digest.hex()}/sealed", "up", secrets.choice(items), keep)
-
-        environment = {"HUBBUB_SHUFFLER_TOKEN": "hub_shuffler_x", "HUBBUB_UPLOAD_TOKEN": "up"}
-        os.environ.update(environment)
-        crowd = ["--crowd", "100000", "--collector", "http://127.0.0.1:1", "--store", f"{folder}/shuffler.db"]
-        command = [program, "shuffler", f"{folder}/task.toml", *crowd, "--port", "0", "--json"]
-        with on_one_core(command) as server:
-            note("shuffler", 1, server, sealed)
+        server = stack.enter_context(on_one_core([sys.executable, __file__, "--bare"]))
+        subjects = [Subject("bare", 0, server, lambda keep: request(path, "x", secrets.choice(bodies), keep))]
+        subjects += [start_service(stack, folder, program, count, bodies) for count in token_counts]
+        subjects.append(start_shuffler(stack, folder, program, bodies))
+        found: dict[tuple[int, bool], list[tuple[float, float]]] = {}
+        for turn in range(rounds + 1):
+            for place, subject in enumerate(subjects):
+                for keep in (True, False):
+                    make = partial(subject.make, keep)
+                    measured = rates(subject.server, make, seconds, senders, keep)
+                    if turn:  # the first one warms up
+                        found.setdefault((place, keep), []).append(measured)
+    rows: list[Row] = []
+    for place, subject in enumerate(subjects):
+        row: Row = {"what": subject.what, "tokens": subject.tokens, "senders": senders}
+        row |= {"seconds": seconds, "rounds": rounds}
+        for name, keep in (("kept", True), ("new", False)):
+            row[name], row[f"{name}_processor"] = (round(x) for x in np.median(found[place, keep], axis=0))
+        rows.append(row)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=10)
-    parser.add_argument("--senders", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--senders", type=int, default=128)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 10_000])
     parser.add_argument("--bare", action="store_true", help="be the endpoint that does nothing")
     options = parser.parse_args()
     if options.bare:
         bare()
         return
-    rows = measure(options.seconds, options.senders, tuple(options.tokens))
+    rows = measure(options.seconds, options.rounds, options.senders, options.tokens)
     base = rows[0]
     for row in rows:
         names = ("kept", "kept_processor", "new", "new_processor")

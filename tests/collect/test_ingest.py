@@ -279,6 +279,21 @@ def test_too_many_are_sent_away_and_may_come_back(tmp_path: Path, monkeypatch: p
         assert upload_all(collector, 2, "later")[0].status == 200
 
 
+def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders hear 503 when their patience ends, one after the other; the same batches go through later, once."""
+    with collecting(f"sqlite:///{tmp_path}/s.db", patience=0.3) as collector:
+        store, go_on = collector.service.store, threading.Event()
+        append = store.append
+        monkeypatch.setattr(store, "append", lambda group: go_on.wait(20) and append(group))
+        bodies = [sealed_batch(TASK, some_reports(TASK, 10)) for _ in range(3)]
+        for number, body in enumerate(bodies):
+            problem(collector.upload(body, f"b{number}"), 503, "later")
+        go_on.set()
+        for number, body in enumerate(bodies):
+            eventually(lambda body=body, number=number: collector.upload(body, f"b{number}").status == 200)  # type: ignore[misc]
+        assert collector.reports == 30
+
+
 # Trouble
 
 

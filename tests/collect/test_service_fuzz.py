@@ -18,9 +18,10 @@ from hypothesis.errors import Unsatisfiable
 from live import ask, bearer
 
 from helpers import steady
-from hubbub.collect.ingest import Examined, examine, examine_sealed
+from hubbub.collect.ingest import examine_sealed, opened
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.problems import Problem
+from hubbub.collect.writing import Collected, Examined, examine
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import REPORTS
@@ -106,7 +107,8 @@ def test_as_described(collector: Collector) -> None:
 
 def examined(task: Task, body: bytes) -> Examined | None:
     try:
-        return examine(task, body, 1000)
+        collected = Collected(task)
+        return examine(collected, opened(collected, body, 1000))
     except (Refused, Problem):
         return None
 
@@ -156,18 +158,18 @@ def test_well_sealed_nonsense(payload: bytes, count: int, code: int, digest: byt
         check(TASK, found)
         if found is not None:
             assert (code, digest, number) == (TASK.code, TASK.digest, len(payload))
-            assert found.count + sum(found.rejects.values()) == number
+            assert found.count + found.rejected == number
 
 
 @steady
 @given(st.binary(max_size=400))
 def test_sealed_nonsense(body: bytes) -> None:
     try:
-        found = examine_sealed(TASK, body, 1000, KEYS)
+        found = examine_sealed(Collected(TASK), body, 1000, KEYS)
     except (Refused, Problem):
         return
     assert found.count == 0
-    assert sum(found.rejects.values()) == len(body) // sealed_width(TASK)
+    assert found.rejected == len(body) // sealed_width(TASK)
 
 
 def test_batches_over_http(collector: Collector) -> None:

@@ -204,7 +204,7 @@ class Store(Database):
             log.select()
             .where(log.c.task == task, log.c.seq <= last)
             .order_by(log.c.period, log.c.seq)
-            .execution_options(yield_per=100)
+            .execution_options(yield_per=8)
         )
         found: list[Unfolded] = []
         with self.reading() as connection, connection.execute(query) as rows:
@@ -354,6 +354,8 @@ class Store(Database):
         own = segments.c.task == task
         arrived = _total(history.c.reports, history.c.task == task)
         with self.writing() as connection:
+            newest = sql.select(states.c.version).where(states.c.task == task)
+            connection.execute(newest.with_for_update())  # before all else, as `advance` does
             there, wanted = connection.execute(sql.select(_total(segments.c.count, own), arrived)).one()
             if there < wanted:
                 return False

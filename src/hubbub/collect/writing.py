@@ -145,7 +145,7 @@ class Writer:
         self.damaged: Mapping[str, str] = {} if damaged is None else damaged
         self._queue: deque[tuple[Arrival, asyncio.Future[Written]]] = deque()
         self._wake = threading.Condition()
-        self._stopping = self._busy = False
+        self._stopping = self._busy = self._timed = False
         #: When a group of batches last could not be written, by the monotonic clock; None once one could.
         self.failed: float | None = None
         self._thread = threading.Thread(target=self._run, name="hubbub-write", daemon=True)
@@ -179,9 +179,10 @@ class Writer:
         waiting = self._waiting
         while waiting and waiting[0][1].done():
             waiting.popleft()
-        if not waiting:
-            loop.call_later(self._patience, self._give_up, loop)
         waiting.append((loop.time() + self._patience, future))
+        if not self._timed:
+            self._timed = True
+            loop.call_later(self._patience, self._give_up, loop)
 
     def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting = self._waiting
@@ -189,6 +190,7 @@ class Writer:
             _, future = waiting.popleft()
             if not future.done():
                 future.set_exception(Unavailable("the store takes too long"))
+        self._timed = bool(waiting)
         if waiting:
             loop.call_at(waiting[0][0], self._give_up, loop)
 
