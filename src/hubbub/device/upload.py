@@ -25,13 +25,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hubbub.primitives.envelope import Envelope
+from hubbub.primitives.envelope import Envelope, sync_folder
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import sealed_width
 from hubbub.protocol.task import Task
 
 if TYPE_CHECKING:
     import datetime
+
+    from filelock import BaseFileLock
 
     from hubbub.device.ledger import Ledger
     from hubbub.model.record import Record
@@ -40,6 +42,8 @@ _log = logging.getLogger("hubbub.upload")
 
 #: Kind of an envelope of reports.
 _REPORTS = b"R"
+#: Bytes as they are, which Windows asks to be told.
+_BINARY = getattr(os, "O_BINARY", 0)
 #: Answers after which the same batch may be welcome later; 401, 403 and 404 may be a collector that is not set up yet.
 _LATER = frozenset({401, 403, 404, 408, 425, 429, 500, 502, 503, 504})
 #: Seconds until the next attempt: first, and at most.
@@ -174,7 +178,7 @@ class Uploader:
         self._wake.set()
         self._thread.join()
         self._hang_up()
-        os.close(self._lock)
+        self._lock.release()
 
     @property
     def waiting(self) -> int:
@@ -189,22 +193,21 @@ class Uploader:
 
     # On disk
 
-    def _take_folder(self) -> int:
-        import fcntl
+    def _take_folder(self) -> BaseFileLock:
+        from filelock import FileLock, Timeout
 
+        # Whoever closes the uploader may be another thread than the one that opened it.
+        lock = FileLock(self._folder / "lock", timeout=0, mode=0o600, thread_local=False)
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self._folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as problem:
-            raise Refused(f"{self._folder} cannot be written: {problem.strerror or problem}.") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
+            lock.acquire()
+        except Timeout:
             raise Refused(
                 f"Another uploader is using {self._folder}; give this one a folder of its own."
             ) from None
-        return handle
+        except OSError as problem:
+            raise Refused(f"{self._folder} cannot be written: {problem.strerror or problem}.") from None
+        return lock
 
     def _recover(self) -> None:
         """A report that a crash cut off in the middle of being written was never taken; the others go out first."""
@@ -225,7 +228,7 @@ class Uploader:
     def _append(self, reports: bytes) -> None:
         before = self._size()
         try:
-            handle = os.open(self._folder / "open", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            handle = os.open(self._folder / "open", os.O_CREAT | os.O_WRONLY | os.O_APPEND | _BINARY, 0o600)
             try:
                 done = 0
                 while done < len(reports):
@@ -237,7 +240,7 @@ class Uploader:
             finally:
                 os.close(handle)
             if not before:
-                self._sync_folder()
+                sync_folder(self._folder)
         except OSError as problem:
             raise Refused(f"{self._folder} cannot be written: {problem.strerror or problem}.") from None
         if self._oldest is None:
@@ -248,15 +251,8 @@ class Uploader:
         path = self._folder / "open"
         if self._size():
             path.rename(self._folder / f"{secrets.token_hex(16)}.batch")
-            self._sync_folder()
+            sync_folder(self._folder)
         self._oldest = None
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
     # Over the network
 

@@ -81,6 +81,17 @@ def read_file(path: str | Path) -> bytes:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
 
 
+def sync_folder(folder: str | Path) -> None:
+    """Force the names in a folder to disk, where folders can be opened; Windows has no such call."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write a file whole or not at all; an older file stays until the new one is complete."""
     target = Path(path)
@@ -96,11 +107,7 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         Path(name).chmod(0o666 & ~mask)
         os.replace(name, target)
         name = None
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # until then a power cut could bring the old name back
-        finally:
-            os.close(folder)
+        sync_folder(target.parent)  # until then a power cut could bring the old name back
     except BaseException as problem:
         if name is not None:
             Path(name).unlink(missing_ok=True)

@@ -89,7 +89,7 @@ class Estimate:
 
     def to_pandas(self) -> Any:
         """As a pandas DataFrame."""
-        return optional("pandas", "pandas").DataFrame(self.rows(), columns=list(COLUMNS))
+        return optional("pandas").DataFrame(self.rows(), columns=list(COLUMNS))
 
     def to_arrow(self) -> Any:
         """As a pyarrow Table; what the numbers are is in its metadata."""
