@@ -228,3 +228,56 @@ def test_the_readme_is_right_about_when_there_is_no_hope() -> None:
     ]
     assert found[0] == pytest.approx(0.25, abs=0.03)
     assert found[1] == pytest.approx(found[0] / 10, rel=0.05)
+
+
+# make
+
+
+def dry_run(folder: Path, *arguments: str) -> str:
+    """What make would do."""
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "pyproject.toml").touch()
+    outer = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+    environment = {name: value for name, value in os.environ.items() if name not in outer}
+    done = subprocess.run(
+        ["make", "-n", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not there")
+def test_the_demo_installs_little_and_the_tests_the_rest(tmp_path: Path) -> None:
+    """In a bare clone; and where everything is installed, nothing is installed again."""
+    assert re.findall(r"'\.\[(.*)\]'", dry_run(tmp_path, "demo")) == ["fast,plots"]
+    assert re.findall(r"'\.\[(.*)\]'", dry_run(tmp_path, "test")) == ["dev"]
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / ".installed-demo").touch()
+    assert "pip" not in dry_run(tmp_path, "demo", "-o", "pyproject.toml")
+    assert re.findall(r"'\.\[(.*)\]'", dry_run(tmp_path, "test", "-o", "pyproject.toml")) == ["dev"]
+    (tmp_path / ".venv" / ".installed").touch()
+    assert "pip" not in dry_run(tmp_path, "test", "demo", "-o", "pyproject.toml")
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="sh is not there")
+def test_what_apt_installs_is_said_first(tmp_path: Path) -> None:
+    """With programs that only say that they were called; neither a browser nor Java is among them."""
+    programs = {"apt-get": 'echo "apt-get $*" >&2', "id": "echo 0", "java": "exit 1"}
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    for name in ("sed", "true"):
+        found = shutil.which(name)
+        assert found
+        (tmp_path / name).symlink_to(found)
+    shell = shutil.which("sh")
+    assert shell
+    done = subprocess.run(
+        [shell, str(ROOT / "scripts" / "install_system.sh")],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, *calls = done.stderr.splitlines()
+    assert "installs it with apt-get: chromium default-jre-headless." in first
+    assert [call.split()[:2] for call in calls] == [["apt-get", "update"], ["apt-get", "install"]]
