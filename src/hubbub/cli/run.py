@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 from hubbub.cli._tasks import build_task, default_quantity, task_options
@@ -52,7 +53,8 @@ def command(
 
     rows = read_table(table, user, key, value)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys
-    options["users"] = max(rows.users, 1)
+    if click.get_current_context().get_parameter_source("users") is not ParameterSource.COMMANDLINE:
+        options["users"] = max(rows.users, 1)
     task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
     entries, tidied = encode_table(task, rows)
     with progress("privatizing", len(entries), as_json) as advance:

@@ -13,7 +13,7 @@ import math
 import tomllib
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -60,6 +60,15 @@ class Task(BaseModel):
     )
     keys: Keys
     mechanism: SerializeAsAny[Mechanism]
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, **data: Any) -> None:
+            """What is wrong with a task is refused in one sentence."""
+            try:
+                super().__init__(**data)
+            except ValidationError as problem:
+                raise Refused(explain(problem)) from None
 
     @field_validator("mechanism", mode="before")
     @classmethod
@@ -161,10 +170,9 @@ class Task(BaseModel):
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Task:
         """A task from plain data."""
-        try:
-            return cls.model_validate(data)
-        except ValidationError as problem:
-            raise Refused(explain(problem)) from None
+        if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+            raise Refused("A task is a table with a name, keys and a mechanism; this is none.")
+        return cls(**data)
 
 
 def _toml(value: Any) -> str:

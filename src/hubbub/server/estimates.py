@@ -134,13 +134,13 @@ class Estimate:
 def estimate(
     task: Task,
     state: State,
-    keys: Sequence[str | int] | None = None,
+    keys: Sequence[str | int] | str | int | None = None,
     quantity: Quantity | None = None,
     level: float = 0.95,
     simultaneous: bool = False,
     refine: Refinement | None = None,
 ) -> Estimate:
-    """Estimates for the asked keys, or for every key of a closed vocabulary.
+    """Estimates for the asked keys (or key), or for every key of a closed vocabulary.
 
     Intervals are normal ones; simultaneous intervals hold for all asked keys together (Bonferroni). `refine` asks for
     a biased refinement, see `hubbub.server.recovery.refine`; left out, the mechanism says (none but for those that
@@ -162,7 +162,8 @@ def estimate(
         ids = task.keys.all_ids()
         names = tuple(task.keys.name_of(place) for place in range(task.keys.count))
     else:
-        ids, names = task.keys.ids_of(keys), tuple(str(key) for key in keys)
+        asked = [keys] if isinstance(keys, str | int) else list(keys)
+        ids, names = task.keys.ids_of(asked), tuple(str(key) for key in asked)
     odds = (1 - level) / (len(names) if simultaneous and names else 1)
     width = -NormalDist().inv_cdf(odds / 2)
     moments = task.mechanism.moments(state, task.keys, ids)

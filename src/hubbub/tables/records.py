@@ -49,7 +49,8 @@ def read_table(path: str | Path, user: str, key: str, value: str | None = None) 
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
     if not len(lines) and not extra_users:
         raise Refused(f"{path} has no rows.")
-    _, owners = _labels(path, user, columns[0])
+    people, owners = _labels(path, user, columns[0])
+    _refuse_nobody(path, user, people, owners, lines)
     labels, places = _labels(path, key, columns[1])
     count = int(owners.max()) + 1 if len(owners) else 0
     values = _numbers(path, value, columns[2], lines) if value else None
@@ -162,6 +163,17 @@ def _labels(path: Path, name: str, column: NDArray[Any]) -> tuple[NDArray[Any], 
         return np.unique(column, return_inverse=True)
     except TypeError:
         raise Refused(f"{path}: column {name!r} holds neither text nor numbers.") from None
+
+
+def _refuse_nobody(
+    path: Path, name: str, people: NDArray[Any], owners: NDArray[np.int64], lines: Sequence[int]
+) -> None:
+    """A row without a user is nobody's record: put together, such rows would be one person with many entries."""
+    blank = [place for place, label in enumerate(people.tolist()) if label != label or not str(label).strip()]
+    if blank:
+        row = np.flatnonzero(np.isin(owners, blank))[0]
+        where = f"{'line' if isinstance(lines, list) else 'row'} {lines[row]}"
+        raise Refused(f"{path}, {where}: nobody is named in column {name!r}; whose record is it?")
 
 
 def _numbers(path: Path, name: str, column: NDArray[Any], lines: Sequence[int]) -> NDArray[np.float64]:
