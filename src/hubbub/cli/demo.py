@@ -56,9 +56,7 @@ def command(
     if not drawn:
         notes.append("There will be no picture: it needs matplotlib (pip install 'hubbub[plots]').")
     if not numba_available():
-        notes.append(
-            "This will take minutes instead of seconds: numba is missing (pip install 'hubbub[fast]')."
-        )
+        notes.append("This will take much longer than with numba (pip install 'hubbub[fast]').")
     for note in notes if not as_json else ():
         click.echo(note, err=True)
     with progress("making up a crowd", 1, as_json) as advance:
@@ -97,7 +95,7 @@ def command(
             "all entries dropped)."
         )
         console.print(describe_task(task), markup=False)
-        table = Table(title="Keys with the largest true mean", title_justify="left")
+        table = Table(title="Keys whose true mean is furthest from 0", title_justify="left")
         for name in ("key", "true mean", "estimate", "± error", "95% interval", ""):
             table.add_column(name, justify="right")
         for row, true, hit in zip(best.rows(), truth[busiest], hits, strict=True):
@@ -156,7 +154,8 @@ def plot(path: Path, result: Estimate, truth: NDArray[np.float64]) -> Path:
     )
     axes.set_xlabel("true mean")
     axes.set_ylabel("private estimate")
-    axes.set_title(f"The 50 largest means, {result.reports:,} users\n{result.guarantee.short()}", fontsize=10)
+    title = f"The 50 means furthest from 0, {result.reports:,} users"
+    axes.set_title(f"{title}\n{result.guarantee.short()}", fontsize=10)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

@@ -86,9 +86,12 @@ def command(
         raise click.UsageError(
             "--max-contribution goes with --user and a column of values, and only with both."
         )
+    from hubbub.primitives.envelope import check_ending
+    from hubbub.release.artifact import RELEASE
     from hubbub.release.publisher import STAGES, build, make_goal
     from hubbub.tables.counts import read_table
 
+    check_ending(output, RELEASE)
     kind: Any = "counts" if value is None else "reals"
     wanted = make_goal(kind=kind, **goal)
     names = [name for name in (user, key, column) if name is not None]

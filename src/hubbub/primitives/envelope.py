@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 import tempfile
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from hubbub.primitives.errors import Refused
 MAGIC = b"hubb"
 VERSION = 1
 KINDS = {b"R": "reports", b"S": "state", b"A": "release data"}
+#: The same in a sentence, and how such files are usually called.
+_WORDS = {b"R": ("reports", ".reports"), b"S": ("a state", ".state"), b"A": ("a release", ".hub")}
+#: Endings that say that a file is something else.
+_OTHERS = re.compile(r"\.(csv|tsv|txt|json|jsonl|toml|parquet|arrow|np[yz]|xlsx|png|svg|pdf|html|md|gz|zip)")
 _HEADER = struct.Struct("<4scBH16sQQQ")
 _CHECK = 16
 
@@ -62,7 +67,7 @@ def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | Non
     if found not in KINDS:
         raise Refused(f"{source} holds an unknown kind of content ({found!r}).")
     if kind is not None and found != kind:
-        raise Refused(f"{source} holds {KINDS[found]}, but {KINDS[kind]} are needed here.")
+        raise Refused(f"{source} holds {_WORDS[found][0]}, not {_WORDS[kind][0]}.")
     expected = _HEADER.size + task_length + length + _CHECK
     if len(data) != expected:
         state = "truncated" if len(data) < expected else "longer than it says"
@@ -71,6 +76,20 @@ def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | Non
         raise Refused(f"{source} is damaged: its checksum does not match.")
     middle = _HEADER.size + task_length
     return Envelope(found, mechanism, digest, count, data[_HEADER.size : middle], data[middle:-_CHECK])
+
+
+def check_ending(path: str | Path, kind: bytes) -> None:
+    """Refuse to write this kind of content under a name that says that it is something else."""
+    refuse_ending(path, *_WORDS[kind])
+
+
+def refuse_ending(path: str | Path, what: str, usual: str) -> None:
+    """Refuse to write `what` to a name with an ending that is neither the usual one nor free."""
+    ending = Path(path).suffix.lower()
+    if _OTHERS.fullmatch(ending) and ending != usual:
+        raise Refused(
+            f"{path}: {what} cannot be written as {ending}; choose another ending, such as {usual}."
+        )
 
 
 def read_file(path: str | Path) -> bytes:

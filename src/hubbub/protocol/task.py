@@ -31,7 +31,7 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism, mechanism_code
 from hubbub.model.record import Scale
-from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.envelope import read_file, refuse_ending, write_atomic
 from hubbub.primitives.errors import Refused, explain
 
 #: Rules that the first published task files did not have.
@@ -154,6 +154,7 @@ class Task(BaseModel):
 
     def save(self, path: str | Path) -> None:
         """Write the task file."""
+        refuse_ending(path, "a task", ".toml")
         write_atomic(path, self.to_toml().encode())
 
     @classmethod
