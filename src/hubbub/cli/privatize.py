@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -50,16 +51,17 @@ def command(
     else:
         save_reports(output, loaded, packed)
     summary = tidied + sampled
+    guarantee = replace(loaded.guarantee, noise="table")
     data = {
         "file": str(output),
         "reports": len(packed),
         "report_bytes": loaded.mechanism.layout.width,
         "summary": summary.as_dict(),
-        "guarantee": loaded.guarantee.as_dict(),
+        "guarantee": guarantee.as_dict(),
     }
     say(
         as_json,
         data,
         f"{summary.words()}\n{len(packed):,} reports of {loaded.mechanism.layout.width} bytes "
-        f"written to {output}\n{loaded.guarantee.words()}",
+        f"written to {output}\n{guarantee.words()}",
     )

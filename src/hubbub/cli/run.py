@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ def command(
     """The whole way from a table to private estimates.
 
     Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
-    --vocabulary the keys that occur in the table are taken as publicly known.
+    --vocabulary the keys that occur in the table are taken as publicly known. Whoever runs this sees the table: it is
+    for trying out, and for holders of tables who pass on estimates only.
     """
     from hubbub.cli._show import describe_task, show_estimate, task_facts
     from hubbub.cli._tasks import read_vocabulary
@@ -65,6 +67,7 @@ def command(
         value is not None, task.low, task.high, options["unit"]
     )
     result = estimate(task, state, None, quantity, interval, simultaneous)
+    result = replace(result, guarantee=replace(result.guarantee, noise="table"))
     if output is not None:
         result.save(output)
     summary = tidied + sampled
@@ -85,5 +88,6 @@ def command(
         "summary": summary.as_dict(),
         "estimates": result.top(top).rows(),
         "file": str(output) if output else None,
+        "guarantee": result.guarantee.as_dict(),
     }
     say(as_json, data, show)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def command(
         result = simulate(loaded, entries, seed, lambda _, done: advance(done))
     asked = None if loaded.keys.kind == "closed" else table.keys
     found = estimate(loaded, result.state, asked, quantity, interval)
+    found = replace(found, guarantee=replace(found.guarantee, noise="simulated"))
     truth = true_values(loaded, entries, found.quantity, loaded.keys.ids_of(found.keys))
     known = np.isfinite(truth)
     inside = (found.low <= truth) & (truth <= found.high)
@@ -89,6 +91,7 @@ def command(
             f"{100 * coverage:.1f}% of {int(known.sum()):,} intervals hold the truth (meant: {100 * interval:g}%); "
             + (f"root mean square error {rms:.4g}." if rms is not None else "nothing is known about any key.")
         )
+        console.print(found.guarantee.words(), markup=False)
 
     data = {
         **found.about(),

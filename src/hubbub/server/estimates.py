@@ -204,7 +204,7 @@ def estimate(
         level,
         simultaneous,
         state.count,
-        task.guarantee,
+        replace(task.guarantee, noise="reports"),
         flagged,
         tuple(notes),
     )
