@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test system lint types bench clean
+.PHONY: demo test system lint types bench docs clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/hubbub demo
@@ -30,6 +30,10 @@ types: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/book.py
 
+# The pages in docs/ as a site with the Python reference. To look at it, search included: python3 -m http.server -d site
+docs: $(STAMP)
+	$(BIN)/mkdocs build
+
 # Everything, which includes what the demo needs.
 $(STAMP): pyproject.toml
 	$(call environment)
@@ -47,4 +51,4 @@ $(PYTHON) -m venv $(VENV)
 endef
 
 clean:
-	rm -rf $(VENV) demo out
+	rm -rf $(VENV) demo out site

@@ -26,6 +26,9 @@ SOURCE = ROOT / "src" / "hubbub"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
+#: One process builds the archives for all of these.
+pytestmark = pytest.mark.xdist_group("package")
+
 
 def yaml(name: str) -> Any:
     """A YAML file of the repository."""
