@@ -66,20 +66,20 @@ def test_expected_users_are_those_that_are_given_or_else_those_of_the_table(tabl
 
 
 @pytest.mark.parametrize("nobody", ["", "  "])
-def test_a_row_without_a_user_is_refused_with_its_line(nobody: str, tmp_path: Path) -> None:
+def test_a_row_without_a_user_is_refused_with_its_number(nobody: str, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "table.csv", [*ROWS[:4], (nobody, "p1", 1), *ROWS[4:]])
-    assert "line 5: nobody is named in column 'user'" in refuse(*command(path))
+    assert "nobody is named in column 'user' of row 4;" in refuse(*command(path))
     assert contents(tmp_path).keys() == {"table.csv"}
 
 
 def test_a_row_without_a_user_is_refused_in_other_files(tmp_path: Path) -> None:
     pages = np.array(["a", "b", "a"])
     np.savez(tmp_path / "table.npz", user=np.array([1.0, np.nan, 2.0]), page=pages)
-    with refused("row 1", "nobody is named"):
+    with refused("nobody is named", "row 2"):
         read_table(tmp_path / "table.npz", "user", "page")
     arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(arrow.table({"user": ["x", "y", " "], "page": pages}), tmp_path / "table.parquet")
-    with refused("row 2", "nobody is named"):
+    with refused("nobody is named", "row 3"):
         read_table(tmp_path / "table.parquet", "user", "page")
 
 
