@@ -84,7 +84,7 @@ def test_a_row_without_a_user_is_refused_in_other_files(tmp_path: Path) -> None:
 
 
 def test_users_called_zero_are_somebody(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "table.csv", [("user", "page"), ("0", "a"), ("00", "a"), ("nan", "b")])
+    path = write_csv(tmp_path / "table.csv", [("user", "page"), ("0", "a"), (" 0", "a"), ("nan", "b")])
     assert read_table(path, "user", "page").users == 3
 
 

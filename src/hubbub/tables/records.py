@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def read_table(path: str | Path, user: str, key: str, value: str | None = None) 
     if not len(lines) and not extra_users:
         raise Refused(f"{path} has no rows.")
     people, owners = _labels(path, user, columns[0])
-    _refuse_nobody(path, user, people.tolist(), owners)
+    _refuse_nobody(path, user, people, owners)
     labels, places = _labels(path, key, columns[1])
     count = int(owners.max()) + 1 if len(owners) else 0
     values = _numbers(path, value, columns[2], lines) if value else None
@@ -165,9 +165,17 @@ def _labels(path: Path, name: str, column: NDArray[Any]) -> tuple[NDArray[Any], 
         raise Refused(f"{path}: column {name!r} holds neither text nor numbers.") from None
 
 
-def _refuse_nobody(path: Path, name: str, people: Iterable[Any], owners: NDArray[Any]) -> None:
-    """A row without a user is nobody's record: put together, such rows would be one person with many entries."""
-    blank = [place for place, label in enumerate(people) if label != label or not str(label).strip()]
+def _refuse_nobody(path: Path, name: str, people: Sequence[Any], owners: NDArray[Any]) -> None:
+    """A row without a user is nobody's record: put together, such rows would be one person with many entries.
+
+    The different users are in order, so blank ones come first, and what is not a number last.
+    """
+    blank = [len(people) - 1] if len(people) and people[-1] != people[-1] else []
+    for place, label in enumerate(people):
+        if str(label)[:1] > " ":
+            break
+        if not str(label).strip():
+            blank.append(place)
     if blank:
         row = int(np.flatnonzero(np.isin(owners, blank))[0]) + 1
         raise Refused(f"{path}: nobody is named in column {name!r} of row {row}; whose record is it?")
