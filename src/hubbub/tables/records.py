@@ -165,7 +165,7 @@ def _labels(path: Path, name: str, column: NDArray[Any]) -> tuple[NDArray[Any], 
         raise Refused(f"{path}: column {name!r} holds neither text nor numbers.") from None
 
 
-def _refuse_nobody(path: Path, name: str, people: Sequence[Any], owners: NDArray[Any]) -> None:
+def _refuse_nobody(path: Path, name: str, people: Any, owners: NDArray[Any]) -> None:
     """A row without a user is nobody's record: put together, such rows would be one person with many entries.
 
     The different users are in order, so blank ones come first, and what is not a number last.
