@@ -1,13 +1,15 @@
 # Everything runs in an environment of its own, made here; nothing has to be installed beforehand
-# but Python 3.11 or newer and make.
+# but Python 3.11 or newer and make. The demo needs a fifth of what the tests need.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test system lint types bench clean
+.PHONY: demo test system lint types bench docs clean
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	$(BIN)/hubbub demo
 
 test: lint types system
@@ -28,11 +30,25 @@ types: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/book.py
 
+# The pages in docs/ as a site with the Python reference. To look at it, search included: python3 -m http.server -d site
+docs: $(STAMP)
+	$(BIN)/mkdocs build
+
+# Everything, which includes what the demo needs.
 $(STAMP): pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("hubbub needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
-	touch $(STAMP)
+	$(call environment)
+	$(PIP) -e '.[dev]'
+	touch $(STAMP) $(DEMO_STAMP)
+
+$(DEMO_STAMP): pyproject.toml
+	$(call environment)
+	$(PIP) -e '.[fast,plots]'
+	touch $(DEMO_STAMP)
+
+define environment
+$(PYTHON) -c 'import sys; sys.exit("hubbub needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+$(PYTHON) -m venv $(VENV)
+endef
 
 clean:
-	rm -rf $(VENV) demo out
+	rm -rf $(VENV) demo out site

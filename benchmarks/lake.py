@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.engines.arrow import save_reports
+from hubbub.engines.arrow import save_parquet
 from hubbub.engines.lake import aggregate as aggregate_lake
 from hubbub.mechanisms.shared import hashed
 from hubbub.primitives.errors import optional
@@ -51,7 +51,7 @@ def _case(task: Task, count: int, folder: Path, spark: bool) -> Row:
     parts = [_random_reports(task, count // FILES, number) for number in range(FILES)]
     for number, packed in enumerate(parts):
         day = datetime.date(2026, 1, 1 + number)
-        save_reports(folder / f"{day}.parquet", task, packed, day)
+        save_parquet(folder / f"{day}.parquet", task, packed, day)
     row |= _in_memory(task, parts[0])
     states = set()
     for jobs in (1, 2):

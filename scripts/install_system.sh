@@ -20,6 +20,7 @@ if ! command -v apt-get >/dev/null 2>&1 || ! $as_root true 2>/dev/null; then
     echo "Some tests need what is missing here: $missing. Install it, or run this script as root on Debian." >&2
     exit 1
 fi
+echo "Some tests need what is missing here. This installs it with apt-get${as_root:+ (sudo)}: $missing." >&2
 export DEBIAN_FRONTEND=noninteractive
 $as_root apt-get update -qq
 # shellcheck disable=SC2086 # the names are words

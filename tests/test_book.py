@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -128,6 +129,36 @@ def test_the_pages_are_those_of_the_kept_rows(bench: ModuleType, tmp_path: Path)
         assert (tmp_path / "docs" / name).read_text() == (ROOT / "docs" / name).read_text(), (
             f"docs/{name} differs from its rows: python benchmarks/book.py --page-only"
         )
+
+
+def test_the_readme_has_the_figures_of_the_kept_rows(bench: ModuleType) -> None:
+    """And no other page has ratios of its own."""
+    from page import load
+
+    kept = {section.name: load(BENCHMARKS / "results", section.name).rows for section in bench.SECTIONS}
+    figures = {
+        line.what: line.figure for section in bench.SECTIONS for line in section.headlines(kept[section.name])
+    }
+    decode, hashing, asking, error = (
+        next(figure for what, figure in figures.items() if what.startswith(start))
+        for start in (
+            "decode of all 1,048,575 keys from 100,000 reports",
+            "local hashing on the server, against pure-ldp",
+            "asking a release, against OpenDP",
+            "error of a release: OpenDP over hubbub",
+        )
+    )
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"([\d.,]+) times", readme.partition("## How it compares")[2]) == [
+        figure.removesuffix("x") for figure in (decode, hashing, asking, error)
+    ]
+    stored = float(figures["reports a core of the service stores, on SQLite"].split()[0])
+    lake = next(row for row in kept["lake"] if row.get("mechanism") == "sketch_response")
+    added = lake["reports"] / lake["jobs_1"] / 1e6
+    assert re.findall(r"(\d+) million (?:reports )?a second", readme) == [f"{stored:.0f}", f"{added:.0f}"]
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page.name not in ("benchmarks.md", "scale.md"):
+            assert not re.search(r"\d(x| times) faster", page.read_text(encoding="utf-8")), page
 
 
 def test_without_a_list_of_peers_nothing_is_installed(

@@ -35,7 +35,10 @@ from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.mechanism import registered
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 NOT_RUN = "<!-- not run -->"
 
 _FENCE = re.compile(r"^(\s*)(```+)\s*(\w*)[^`]*$")

@@ -109,10 +109,10 @@ def test_flipped_bits(name: str, folder: Path) -> None:
 
 
 def test_the_wrong_kind_of_file(folder: Path) -> None:
-    assert "holds state" in refused_without_trace(
+    assert "holds a state, not reports." in refused_without_trace(
         folder, "aggregate", folder / "one.state", "-o", folder / "out"
     )
-    assert "holds reports" in refused_without_trace(
+    assert "holds reports, not a state." in refused_without_trace(
         folder, "merge", folder / "one.reports", "-o", folder / "out"
     )
     assert "holds reports" in refused_without_trace(folder, "estimate", folder / "one.reports")
@@ -299,7 +299,8 @@ def test_bad_tables(command: str, text: bytes, parts: list[str], folder: Path) -
     task = folder / "values.toml"
     succeed(*NEW, "--open", 10, "--range", "0:2", "-o", task)
     more = [*RUN, "--range", "0:2"] if command == "run" else [task, *COLUMNS]
-    line = refused_without_trace(folder, command, path, *more, "--value", "v", "-o", folder / "out.csv")
+    output = folder / ("out.csv" if command == "run" else "out.reports")
+    line = refused_without_trace(folder, command, path, *more, "--value", "v", "-o", output)
     assert str(path) in line
     for part in parts:
         assert part in line

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
 from helpers import contents, refuse, run_cli, seeded_coins, succeed
+from hubbub.simulation import populations
 
 SMALL = ["demo", "--users", 2000, "--keys", 200, "--max-entries", 8]
 
@@ -37,8 +41,47 @@ def test_the_text_for_people(tmp_path: Path) -> None:
     said = run_cli(*SMALL, "-o", tmp_path)
     assert said.exit_code == 0
     text = " ".join(said.stdout.split())
-    for part in ("2,000 simulated users", "epsilon = 1 per record", "promised: 95%", "true mean"):
+    assert "largest true mean" not in text  # some are far below 0
+    for part in (
+        "Keys whose true mean is furthest from 0",
+        "2,000 simulated users",
+        "epsilon = 1 per record",
+        "promised: 95%",
+        "true mean",
+    ):
         assert part in text
+
+
+@pytest.mark.parametrize("missing", [[], ["matplotlib"], ["numba"], ["matplotlib", "numba"]], ids=str)
+def test_without_extras_there_is_a_table_and_it_says_first_what_is_missing(
+    missing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing is said before the crowd is made up."""
+    if "matplotlib" in missing:
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("hubbub.primitives.kernel.numba_available", lambda: "numba" not in missing)
+    making = populations.zipf_population
+
+    def spy(*given: Any) -> Any:
+        click.echo("now it works", err=True)
+        return making(*given)
+
+    with monkeypatch.context() as watched:
+        watched.setattr(populations, "zipf_population", spy)
+        said = run_cli(*SMALL, "-o", tmp_path / "out")
+    assert said.exit_code == 0
+    before, _, after = said.stderr.partition("now it works\n")
+    assert after == ""
+    assert [name in before for name in ("matplotlib", "numba")] == [
+        name in missing for name in ("matplotlib", "numba")
+    ]
+    assert len(before.splitlines()) == len(missing)
+    assert "promised: 95%" in said.stdout
+    assert list(contents(tmp_path)) == ([] if "matplotlib" in missing else ["out/demo.png"])
+    assert ("Picture:" in said.stdout) == ("matplotlib" not in missing)
+    told = succeed(*SMALL, "-o", tmp_path / "out")
+    assert told["notes"] == before.splitlines()
+    assert (told["picture"] is None) == ("matplotlib" in missing)
 
 
 @pytest.mark.parametrize("epsilon", [0, -1, "nan", "inf", 17])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+import hubbub
 from helpers import python
 
 #: Prints which of the packages named on the command line have been loaded.
@@ -60,3 +64,30 @@ except AttributeError as problem:
     print(problem)
 """
     assert "Clinet" in python(code)
+
+
+#: What only Unix has: importing it, or asking os for it, fails elsewhere.
+UNIX = {"fcntl", "grp", "pwd", "resource", "syslog", "termios"}
+UNIX_CALLS = {"fork", "fchmod", "fchown", "chown", "getuid", "geteuid", "mkfifo", "lockf", "O_DIRECTORY"}
+#: A device loads these; the command line does without the service's own package until it is asked for it.
+EVERYWHERE = ["primitives", "model", "mechanisms", "protocol", "device", "server", "tables", "cli"]
+
+
+def unix_only(text: str) -> list[str]:
+    """Names in a module that only Unix has."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name in UNIX]
+        elif isinstance(node, ast.ImportFrom) and node.module in UNIX:
+            found.append(node.module)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "os" and node.attr in UNIX_CALLS:
+            found.append(node.attr)
+    return found
+
+
+def test_nothing_is_for_unix_only() -> None:
+    source = Path(hubbub.__file__).parent
+    for path in (path for package in EVERYWHERE for path in sorted((source / package).rglob("*.py"))):
+        assert unix_only(path.read_text(encoding="utf-8")) == [], path
+    assert unix_only("def late():\n    import fcntl\n    os.fork()\n") == ["fcntl", "fork"]

@@ -24,13 +24,12 @@ from numpy.typing import NDArray
 from helpers import refuse, refused, run_cli, small_task, steady, succeed
 from hubbub.checks.conformance import task_for
 from hubbub.engines import lake, manifest
-from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, IdHash, report_schema, save_reports
+from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, IdHash, report_schema, save_parquet
 from hubbub.engines.pool import workers
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.state import State
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.files import load_state
-from hubbub.protocol.files import save_reports as save_envelope
+from hubbub.protocol.files import load_state, save_reports
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Rejected, aggregate
 from hubbub.simulation.populations import distinct_population
@@ -98,8 +97,8 @@ def set_aside(found: lake.Lake) -> set[tuple[str, int, int, str]]:
 @pytest.mark.parametrize("per_row", [1, 7, 1000])
 def test_saved_reports_come_back_as_one_pass(task: Task, per_row: int, tmp_path: Path) -> None:
     packed = reports(100, task)
-    save_reports(tmp_path / "a.parquet", task, packed[:30], DAY, per_row)
-    save_reports(tmp_path / "b.parquet", task, packed[30:], DAY, per_row)
+    save_parquet(tmp_path / "a.parquet", task, packed[:30], DAY, per_row)
+    save_parquet(tmp_path / "b.parquet", task, packed[30:], DAY, per_row)
     found = lake.aggregate([tmp_path])
     assert found.task == task
     assert found.state.to_bytes() == aggregate(task, packed).to_bytes()
@@ -108,7 +107,7 @@ def test_saved_reports_come_back_as_one_pass(task: Task, per_row: int, tmp_path:
 
 def test_the_form_of_a_file(tmp_path: Path) -> None:
     """What others may rely on: columns, kinds, the task in the metadata."""
-    save_reports(tmp_path / "a.parquet", TASK, reports(7), DAY, 3)
+    save_parquet(tmp_path / "a.parquet", TASK, reports(7), DAY, 3)
     table = pq.read_table(tmp_path / "a.parquet")
     assert dict(zip(table.column_names, map(str, table.schema.types), strict=True)) == {
         "task": "string",
@@ -124,7 +123,7 @@ def test_the_form_of_a_file(tmp_path: Path) -> None:
 
 
 def test_no_reports_at_all(tmp_path: Path) -> None:
-    save_reports(tmp_path / "a.parquet", TASK, reports(7)[:0], DAY)
+    save_parquet(tmp_path / "a.parquet", TASK, reports(7)[:0], DAY)
     assert lake.aggregate([tmp_path]).state.count == 0
 
 
@@ -335,7 +334,7 @@ def test_files_that_do_not_name_their_task_need_it_named(files: Any, tmp_path: P
 def test_other_refusals(files: Any, tmp_path: Path) -> None:
     paths, _ = files
     out = ["-o", tmp_path / "s"]
-    save_envelope(tmp_path / "a.reports", TASK, reports(3))
+    save_reports(tmp_path / "a.reports", TASK, reports(3))
     (tmp_path / "no.parquet").write_bytes(b"PAR1 nothing")
     (tmp_path / "empty").mkdir()
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from helpers import refused, small_task
 from hubbub.engines import lake
 from hubbub.engines import spark as crowd
-from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, report_table, save_reports
+from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, report_table, save_parquet
 from hubbub.protocol.files import load_state
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
@@ -48,8 +48,8 @@ def frame(session: Any, *tables: Any) -> Any:
 def test_the_state_is_that_of_one_machine(session: Any, tmp_path: Path) -> None:
     """From Parquet, with batches that are there twice: Spark, the lake and a single pass agree to the byte."""
     packed = reports(600)
-    save_reports(tmp_path / "a.parquet", TASK, packed[:250], DAYS[0], 20)
-    save_reports(tmp_path / "b.parquet", TASK, packed[250:], DAYS[1], 20)
+    save_parquet(tmp_path / "a.parquet", TASK, packed[:250], DAYS[0], 20)
+    save_parquet(tmp_path / "b.parquet", TASK, packed[250:], DAYS[1], 20)
     shutil.copy(tmp_path / "a.parquet", tmp_path / "again.parquet")
     state = crowd.aggregate(session.read.parquet(str(tmp_path)), TASK)
     assert state.to_bytes() == aggregate(TASK, packed).to_bytes()
@@ -250,7 +250,7 @@ def test_the_example_under_spark_submit(spark_home: Path, tmp_path: Path) -> Non
     packed = reports(300)
     (tmp_path / "reports").mkdir()
     for i, day in enumerate(DAYS):
-        save_reports(tmp_path / "reports" / f"{i}.parquet", TASK, packed[150 * i :][:150], day, 10)
+        save_parquet(tmp_path / "reports" / f"{i}.parquet", TASK, packed[150 * i :][:150], day, 10)
     TASK.save(tmp_path / "task.toml")
     script = Path(__file__).parents[2] / "examples" / "spark_aggregate.py"
     submit = Path(sys.executable).with_name("spark-submit")

@@ -87,6 +87,9 @@ def test_plain_data_says_everything() -> None:
     words = facts.pop("words")
     assert Guarantee(**facts) == guarantee
     assert words == guarantee.words()
+    assert (
+        "noise" not in Guarantee(1.0, "user", "central").as_dict()
+    )  # which its holder adds, whatever the field says
 
 
 @pytest.mark.parametrize(

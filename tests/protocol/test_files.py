@@ -109,7 +109,10 @@ def test_what_does_not_fit_is_named(kind: bytes, files: dict[bytes, Path]) -> No
         ({"task": b"\xff"}, "does not understand"),
         ({"task": b"[" * 100_000}, "does not understand"),
         ({"task": TASK.canonical.replace(b"collision", b"collusion")}, "does not understand"),
-        ({"kind": STATE if kind == REPORTS else REPORTS}, "are needed here"),
+        (
+            {"kind": STATE if kind == REPORTS else REPORTS},
+            "holds a state, not reports." if kind == REPORTS else "holds reports, not a state.",
+        ),
         ({"count": 4}, str(path)),
         ({"payload": b""}, ""),
         ({"payload": unseal(good).payload + b"\0"}, ""),

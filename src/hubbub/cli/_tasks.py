@@ -44,7 +44,11 @@ _OPTIONS = [
         help="Hash family: walsh decodes fast, prf is as published.",
     ),
     click.option(
-        "--users", type=click.IntRange(1), default=100_000, show_default=True, help="Expected users."
+        "--users",
+        type=click.IntRange(1),
+        default=100_000,
+        show_default=True,
+        help="Expected users, for the planner; run takes those of the table if this is not given.",
     ),
     click.option(
         "--count-lengths",
@@ -214,6 +218,8 @@ def default_quantity(has_values: bool, low: float, high: float, unit: str) -> Qu
 
 def parse_range(text: str | None, has_values: bool) -> tuple[float, float]:
     if not has_values:
+        if text is not None:
+            raise Refused("--range is for values, and these are sets: name the values, or leave it out.")
         return -1.0, 1.0
     if text is None:
         raise Refused("Values need a range: --range LOW:HIGH, decided before looking at the data.")

@@ -42,8 +42,11 @@ def command(
     Parquet, what is not a report is set aside, and a batch that is there twice counts once. A run over Parquet that was
     interrupted goes on where it was when the same command is given again.
     """
+    from hubbub.primitives.envelope import check_ending
     from hubbub.primitives.errors import Refused
+    from hubbub.protocol.files import STATE
 
+    check_ending(output, STATE)
     lakes = {_is_lake(path) for path in reports}
     if len(lakes) > 1:
         raise Refused("Reports files and Parquet do not mix; aggregate them apart, then use hubbub merge.")

@@ -35,6 +35,8 @@ def command(
 
     The crowd is made up and repeatable; the coins that hide it are real ones.
     """
+    from importlib.util import find_spec
+
     import numpy as np
 
     from hubbub.cli._show import describe_task
@@ -43,11 +45,20 @@ def command(
     from hubbub.plan.ranking import choose
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
     from hubbub.primitives.errors import Refused
+    from hubbub.primitives.kernel import numba_available
     from hubbub.protocol.task import Task
     from hubbub.server.estimates import estimate
     from hubbub.server.fold import aggregate
     from hubbub.simulation.populations import zipf_population
 
+    drawn = find_spec("matplotlib") is not None
+    notes = []
+    if not drawn:
+        notes.append("There will be no picture: it needs matplotlib (pip install 'hubbub[plots]').")
+    if not numba_available():
+        notes.append("This will take much longer than with numba (pip install 'hubbub[fast]').")
+    for note in notes if not as_json else ():
+        click.echo(note, err=True)
     with progress("making up a crowd", 1, as_json) as advance:
         crowd = zipf_population(users, keys, seed)
         advance(1)
@@ -63,11 +74,13 @@ def command(
     best = result.take(busiest)
     hits = (best.low <= truth[busiest]) & (truth[busiest] <= best.high)
     everywhere = float(((result.low <= truth) & (truth <= result.high)).mean())
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        picture = plot(output / "demo.png", result, truth)
-    except OSError as problem:
-        raise Refused(f"{output} cannot be written: {problem.strerror or problem}.") from None
+    picture = None
+    if drawn:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            picture = plot(output / "demo.png", result, truth)
+        except OSError as problem:
+            raise Refused(f"{output} cannot be written: {problem.strerror or problem}.") from None
 
     def show() -> None:
         from rich.console import Console
@@ -82,7 +95,7 @@ def command(
             "all entries dropped)."
         )
         console.print(describe_task(task), markup=False)
-        table = Table(title="Keys with the largest true mean", title_justify="left")
+        table = Table(title="Keys whose true mean is furthest from 0", title_justify="left")
         for name in ("key", "true mean", "estimate", "± error", "95% interval", ""):
             table.add_column(name, justify="right")
         for row, true, hit in zip(best.rows(), truth[busiest], hits, strict=True):
@@ -96,7 +109,8 @@ def command(
             f"{int(hits.sum())} of {len(hits)} intervals above and {100 * everywhere:.1f}% of all {keys:,} "
             f"intervals hold the truth (promised: 95%)."
         )
-        console.print(f"Picture: {picture}", markup=False)
+        if picture is not None:
+            console.print(f"Picture: {picture}", markup=False)
 
     data = {
         "users": users,
@@ -109,7 +123,8 @@ def command(
             {**row, "truth": float(true), "hit": bool(hit)}
             for row, true, hit in zip(best.rows(), truth[busiest], hits, strict=True)
         ],
-        "picture": str(picture),
+        "picture": str(picture) if picture else None,
+        "notes": notes,
     }
     say(as_json, data, show)
 
@@ -139,7 +154,8 @@ def plot(path: Path, result: Estimate, truth: NDArray[np.float64]) -> Path:
     )
     axes.set_xlabel("true mean")
     axes.set_ylabel("private estimate")
-    axes.set_title(f"The 50 largest means, {result.reports:,} users\n{result.guarantee.short()}", fontsize=10)
+    title = f"The 50 means furthest from 0, {result.reports:,} users"
+    axes.set_title(f"{title}\n{result.guarantee.short()}", fontsize=10)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)

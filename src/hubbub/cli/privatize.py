@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,7 +16,9 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 @click.option("--user", required=True, help="Column that says whose row it is.")
 @click.option("--key", required=True, help="Column with the key.")
 @click.option("--value", help="Column with the value; left out: sets.")
-@click.option("-o", "--output", type=OUTPUT, required=True, help="Reports file to write.")
+@click.option(
+    "-o", "--output", type=OUTPUT, required=True, help="Reports file to write; or Parquet, if it ends so."
+)
 @json_option
 def command(
     *, table: Path, task: Path, user: str, key: str, value: str | None, output: Path, as_json: bool
@@ -27,28 +30,40 @@ def command(
     """
     from hubbub.cli._cost import announce_cost
     from hubbub.device.client import privatize
+    from hubbub.engines.arrow import save_parquet
     from hubbub.primitives.coins import SecretCoins, SystemSeeds
-    from hubbub.protocol.files import save_reports
+    from hubbub.primitives.envelope import check_ending
+    from hubbub.primitives.errors import optional
+    from hubbub.protocol.files import REPORTS, save_reports
     from hubbub.protocol.task import Task
     from hubbub.tables.records import encode_table, read_table
 
+    as_parquet = output.suffix.lower() == ".parquet"
+    if as_parquet:
+        optional("pyarrow", "lake")
+    else:
+        check_ending(output, REPORTS)
     loaded = Task.load(task)
     entries, tidied = encode_table(loaded, read_table(table, user, key, value))
     announce_cost(loaded, len(entries))
     with progress("privatizing", len(entries), as_json) as advance:
         packed, sampled = privatize(loaded, entries, SecretCoins(), SystemSeeds(), advance)
-    save_reports(output, loaded, packed)
+    if as_parquet:
+        save_parquet(output, loaded, packed, None)
+    else:
+        save_reports(output, loaded, packed)
     summary = tidied + sampled
+    guarantee = replace(loaded.guarantee, noise="table")
     data = {
         "file": str(output),
         "reports": len(packed),
         "report_bytes": loaded.mechanism.layout.width,
         "summary": summary.as_dict(),
-        "guarantee": loaded.guarantee.as_dict(),
+        "guarantee": guarantee.as_dict(),
     }
     say(
         as_json,
         data,
         f"{summary.words()}\n{len(packed):,} reports of {loaded.mechanism.layout.width} bytes "
-        f"written to {output}\n{loaded.guarantee.words()}",
+        f"written to {output}\n{guarantee.words()}",
     )

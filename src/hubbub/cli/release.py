@@ -94,9 +94,12 @@ def command(
             "--max-contribution goes with --user and a column of values, and only with both."
         )
     from hubbub.cli._tasks import read_vocabulary
+    from hubbub.primitives.envelope import check_ending
+    from hubbub.release.artifact import RELEASE
     from hubbub.release.publisher import STAGES, build, make_goal
     from hubbub.tables.counts import read_table
 
+    check_ending(output, RELEASE)
     kind: Any = "counts" if value is None else "reals"
     listed = None if vocabulary is None else tuple(read_vocabulary(vocabulary))
     wanted = make_goal(kind=kind, vocabulary=listed, **goal)

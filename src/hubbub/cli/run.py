@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 from hubbub.cli._tasks import build_task, quantity_for, task_options
@@ -45,7 +47,8 @@ def command(
     """The whole way from a table to private estimates.
 
     Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
-    --vocabulary the keys that occur in the table are taken as publicly known.
+    --vocabulary the keys that occur in the table are taken as publicly known. Whoever runs this sees the table: it is
+    for trying out, and for holders of tables who pass on estimates only.
     """
     import numpy as np
 
@@ -68,7 +71,8 @@ def command(
         build_task(table.stem, {"kind": "closed", "size": 2}, value is not None, options)
     rows = read_table(table, user, key, value)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys
-    options["users"] = max(rows.users, 1)
+    if click.get_current_context().get_parameter_source("users") is not ParameterSource.COMMANDLINE:
+        options["users"] = max(rows.users, 1)
     task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
     quantity = offered_quantity(task, quantity_for(task, options, value is not None))
     entries, tidied = encode_table(task, rows)
@@ -81,6 +85,7 @@ def command(
     known = truncation_of_table(task, lengths)
     result = estimate(task, state, None, quantity, interval, simultaneous, truncation=known, correct=correct)
     result = advised(task, result, dict(Counter(lengths.tolist())))
+    result = replace(result, guarantee=replace(result.guarantee, noise="table"))
     if output is not None:
         result.save(output)
     summary = tidied + sampled
@@ -102,5 +107,6 @@ def command(
         "summary": summary.as_dict(),
         "estimates": result.top(top).rows(),
         "file": str(output) if output else None,
+        "guarantee": result.guarantee.as_dict(),
     }
     say(as_json, data, show)

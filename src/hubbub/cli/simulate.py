@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def command(
     lost = truncation_of_table(loaded, lengths)
     found = estimate(loaded, result.state, asked, quantity, interval, truncation=lost, correct=correct)
     found = advised(loaded, found, dict(Counter(lengths.tolist())))
+    found = replace(found, guarantee=replace(found.guarantee, noise="simulated"))
     ids = loaded.keys.ids_of(found.keys)
     truth, reported = (true_values(loaded, entries, found.quantity, ids, cut) for cut in (False, True))
     known = np.isfinite(truth)
@@ -108,6 +110,7 @@ def command(
                 f"That is the truth of whole records; {100 * coverage_reported:.1f}% hold the truth of records after "
                 "sampling down."
             )
+        console.print(found.guarantee.words(), markup=False)
 
     data = {
         **found.about(),

@@ -23,7 +23,7 @@ def command() -> None:
 @click.option(
     "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
 )
-@click.option("--values/--sets", "has_values", default=False, help="Values per key, or sets of keys.")
+@click.option("--values/--sets", "has_values", default=None, help="Values per key, or sets of keys.")
 @click.option("--cohorts", type=int, default=1, show_default=True, help="Independent code maps.")
 @click.option(
     "--period", type=click.Choice(["once", "day", "week", "month"]), default="once", show_default=True
@@ -39,7 +39,7 @@ def new(
     size: int | None,
     vocabulary: Path | None,
     bits: int | None,
-    has_values: bool,
+    has_values: bool | None,
     cohorts: int,
     period: str,
     reports_per_period: int,
@@ -53,7 +53,8 @@ def new(
     from hubbub.protocol.task import Task
 
     keys = key_space(size, vocabulary, bits)
-    has_values = has_values or options["value_range"] is not None
+    if has_values is None:
+        has_values = options["value_range"] is not None
     task = build_task(name, {**keys, "cohorts": cohorts}, has_values, options)
     rules = {"period": period, "reports_per_period": reports_per_period, "minimum_reports": minimum_reports}
     task = Task.parse({**{name: getattr(task, name) for name in Task.model_fields}, **rules})

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hubbub.device.client import Client
 from hubbub.model.record import Record
@@ -29,6 +28,9 @@ from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.periods import period_of
 from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, seal, sealed_width
 from hubbub.protocol.task import Task
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 class Ledger:
@@ -63,7 +65,7 @@ class Ledger:
         return self._make(task, record, day or datetime.date.today(), None)
 
     def _make(self, task: Task, record: Record, day: datetime.date, public_key: bytes | None) -> bytes:
-        with _Lock(self.path):
+        with self._locked():
             book = self._read(task)
             made = self._made(book, task, day)
             if len(made) >= task.reports_per_period:
@@ -97,6 +99,18 @@ class Ledger:
         """The epsilon that this device has spent on a task, all periods added up."""
         periods = self._read(task).get(task.digest.hex(), {})
         return task.guarantee.epsilon * sum(len(made) for made in periods.values())
+
+    def _locked(self) -> AbstractContextManager[object]:
+        """One writer at a time, across processes; released by the operating system if the process dies."""
+        from filelock import FileLock
+
+        path = self.path.with_name(self.path.name + ".lock")
+        if not path.parent.is_dir():  # which the lock would make: a mistyped path would be a new ledger
+            raise Refused(f"{self.path} cannot be written: there is no folder {path.parent}.")
+        try:
+            return FileLock(path, mode=0o600, poll_interval=0.01).acquire()
+        except OSError as problem:
+            raise Refused(f"{path} cannot be written: {problem.strerror or problem}.") from None
 
     def _made(self, book: dict[str, Any], task: Task, day: datetime.date) -> list[str | dict[str, str]]:
         made: list[str | dict[str, str]] = book.setdefault(task.digest.hex(), {}).setdefault(
@@ -133,22 +147,3 @@ class Ledger:
 def _payload(made: str | dict[str, str]) -> bytes:
     """The bytes of one entry."""
     return bytes.fromhex(made["sealed"] if isinstance(made, dict) else made)
-
-
-class _Lock:
-    """One writer at a time, across processes; released by the operating system if the process dies."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.with_name(path.name + ".lock")
-
-    def __enter__(self) -> None:
-        import fcntl
-
-        try:
-            self._handle = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as problem:
-            raise Refused(f"{self._path} cannot be written: {problem.strerror or problem}.") from None
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._handle)

@@ -12,10 +12,16 @@ import secrets
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hubbub.primitives.envelope import keep_private, write_atomic
+from hubbub.primitives.envelope import keep_private, sync_folder, write_atomic
 from hubbub.primitives.errors import Refused
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+#: Bytes as they are, which Windows asks to be told.
+_BINARY = getattr(os, "O_BINARY", 0)
 #: A clock that shows an earlier time than this, the beginning of 2024, was never set.
 _PLAUSIBLE = 1_704_067_200
 
@@ -31,12 +37,12 @@ class Spool:
         #: When the first of the open reports was taken, by the monotonic clock.
         self.oldest: float | None = None
         self._open = folder / "open"
-        self._handle = self._take_folder()
+        self._lock = self._take_folder()
         self._recover()
 
     def close(self) -> None:
         """Let others use the folder."""
-        os.close(self._handle)
+        self._lock.release()
 
     def take(self, reports: bytes, batch: int) -> None:
         """Keep reports, `batch` in a batch at most; they are on disk when this returns."""
@@ -113,28 +119,27 @@ class Spool:
             self.untold.add(name)
         aside.unlink()
         self.untold.discard(path.stem)
-        self._sync_folder()
+        sync_folder(self.folder)
 
     def _batch(self, name: str) -> Path:
         return self.folder / f"{name}.batch"
 
-    def _take_folder(self) -> int:
-        import fcntl
+    def _take_folder(self) -> BaseFileLock:
+        from filelock import FileLock, Timeout
 
+        # Whoever closes the uploader may be another thread than the one that opened it.
+        lock = FileLock(self.folder / "lock", timeout=0, mode=0o600, thread_local=False)
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             keep_private(self.folder)
-            handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as problem:
-            raise Refused(f"{self.folder} cannot be written: {problem.strerror or problem}.") from None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(handle)
+            lock.acquire()
+        except Timeout:
             raise Refused(
                 f"Another uploader is using {self.folder}; give this one a folder of its own."
             ) from None
-        return handle
+        except OSError as problem:
+            raise Refused(f"{self.folder} cannot be written: {problem.strerror or problem}.") from None
+        return lock
 
     def _recover(self) -> None:
         """A report that a crash cut off in the middle of being written was never taken; the others go out first."""
@@ -148,7 +153,7 @@ class Spool:
     def _append(self, reports: bytes) -> None:
         before = self._size()
         try:
-            handle = os.open(self._open, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+            handle = os.open(self._open, os.O_CREAT | os.O_WRONLY | os.O_APPEND | _BINARY, 0o600)
             try:
                 done = 0
                 while done < len(reports):
@@ -160,7 +165,7 @@ class Spool:
             finally:
                 os.close(handle)
             if not before:
-                self._sync_folder()
+                sync_folder(self.folder)
         except OSError as problem:
             raise Refused(f"{self.folder} cannot be written: {problem.strerror or problem}.") from None
         if self.oldest is None:
@@ -171,16 +176,9 @@ class Spool:
         if self._size():
             name = f"{_today()}{secrets.token_hex(16)}"
             self._open.rename(self._batch(name))
-            self._sync_folder()
+            sync_folder(self.folder)
             self.untold.add(name)
         self.oldest = None
-
-    def _sync_folder(self) -> None:
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _today() -> str:

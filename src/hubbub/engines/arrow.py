@@ -54,10 +54,10 @@ def report_table(task: Task, packed: Bytes, day: datetime.date | None, per_row: 
     return pa.table([*columns, reports.cast(pa.binary())], schema=report_schema(task))
 
 
-def save_reports(
-    path: str | Path, task: Task, packed: Bytes, day: datetime.date, per_row: int = 1000
+def save_parquet(
+    path: str | Path, task: Task, packed: Bytes, day: datetime.date | None, per_row: int = 1000
 ) -> None:
-    """Write packed reports [n, width] as Parquet."""
+    """Write packed reports [n, width] as Parquet; `day` is when they arrived, if anybody knows."""
     parquet = optional("pyarrow.parquet", "lake")
     buffer = io.BytesIO()
     parquet.write_table(report_table(task, packed, day, per_row), buffer)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from hubbub.engines.manifest import GroupKey, Manifest
 from hubbub.engines.pool import Run, cores, workers
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.envelope import MAGIC
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, Rejected, count_reasons
@@ -227,7 +228,16 @@ def _opened(path: str) -> Iterator[Any]:
         with parquet.ParquetFile(path, buffer_size=1 << 20) as file:  # or a row group is read at once
             yield file
     except (pyarrow.ArrowException, OSError) as problem:
+        if _is_ours(path):
+            raise Refused(f"{path} is a hubbub file and no Parquet; give it another ending.") from None
         raise Refused(f"{path} is not a readable Parquet file: {str(problem).splitlines()[0]}") from None
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a file that is called Parquet is one of hubbub's own, of reports or of a state."""
+    with suppress(OSError), Path(path).open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+    return False
 
 
 # Row groups

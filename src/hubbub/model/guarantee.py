@@ -12,9 +12,17 @@ Unit = Literal["record", "entry", "l1"]
 #: What a table of many people's data is made of: its holder says which of them is protected.
 TableUnit = Literal["value", "user"]
 Model = Literal["local", "shuffled", "central"]
+#: Who adds the noise of reports: the device; whoever made them; who holds a table of records; nobody, in a simulation.
+Noise = Literal["device", "reports", "table", "simulated"]
 
+_LOCAL = {
+    "device": "Noise is added on the device, so nobody has to be trusted",
+    "reports": "Noise was added where the reports were made: if that was on the devices, nobody has to be trusted",
+    "table": "It holds for the reports and what follows from them. Whoever ran this has read the table and is trusted "
+    "with it; what is said about the table itself is exact",
+    "simulated": "That would be so with secret coins. These were seeded: nothing here is private",
+}
 _WHO = {
-    "local": "Noise is added on the device, so nobody has to be trusted",
     "shuffled": "Reports pass through a shuffler that mixes them and must not collude with the collector",
     "central": "The holder of the data adds the noise and is trusted with it",
 }
@@ -40,6 +48,7 @@ class Guarantee:
     delta: float = 0.0
     distance: float | None = None
     note: str = ""
+    noise: Noise = "device"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -65,9 +74,10 @@ class Guarantee:
         size = f"{math.exp(self.epsilon):.4g}" if self.epsilon < 700 else f"exp({self.epsilon:.6g})"
         factor = f"a factor of {size}"
         slip = f", except with probability {self.delta:.3g}" if self.delta else ""
+        who = _LOCAL[self.noise] if self.model == "local" else _WHO[self.model]
         text = (
             f"{self.short()}: when {what}, the probability of anything that is then seen "
-            f"changes by at most {factor}{slip}. {_WHO[self.model]}."
+            f"changes by at most {factor}{slip}. {who}."
         )
         return f"{text} {self.note}" if self.note else text
 
@@ -83,4 +93,7 @@ class Guarantee:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for `--json`."""
-        return {**asdict(self), "words": self.words()}
+        facts = asdict(self)
+        if self.model != "local":
+            del facts["noise"]
+        return {**facts, "words": self.words()}

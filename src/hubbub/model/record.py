@@ -12,6 +12,7 @@ The rules for untidy records, in one place:
 | a value of 0 in a set | the key is not in the set: left out, counted | the same |
 | a key twice | (cannot be) | the last one counts, the rest are counted |
 | more entries than max_entries | a uniform sample of them, counted; all where the mechanism needs no limit | the same |
+| nobody's name where the user should be | (cannot be) | refused |
 | no entries at all | fine: the report hides that, too | the same |
 
 A device always reports, whatever its record is: whether it does would otherwise say something about the record, which
@@ -126,6 +127,12 @@ def plain_record(record: Record) -> tuple[dict[str, float], int]:
     """A record as a map from key to finite number, and how many entries are none."""
     if isinstance(record, str | bytes) or not isinstance(record, Iterable):
         raise Refused("A record is a map from key to value, or a collection of keys; this is neither.")
+    if hasattr(record, "items") and not isinstance(record, Mapping):
+        # A pandas.Series walks over its values, which are keys to some and values to others.
+        raise Refused(
+            f"A record is a map from key to value, or a collection of keys, and a {type(record).__name__} could be "
+            "either: give dict(record) if its labels are the keys, or list(record) if its values are."
+        )
     items = record.items() if isinstance(record, Mapping) else ((key, 1.0) for key in record)
     plain: dict[str, float] = {}
     unreadable = 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import stat
 import struct
 import tempfile
@@ -25,6 +26,10 @@ _log = logging.getLogger("hubbub.files")
 MAGIC = b"hubb"
 VERSION = 1
 KINDS = {b"R": "reports", b"S": "state", b"A": "release data"}
+#: The same in a sentence, and how such files are usually called.
+_WORDS = {b"R": ("reports", ".reports"), b"S": ("a state", ".state"), b"A": ("a release", ".hub")}
+#: Endings that say that a file is something else.
+_OTHERS = re.compile(r"\.(csv|tsv|txt|json|jsonl|toml|parquet|arrow|np[yz]|xlsx|png|svg|pdf|html|md|gz|zip)")
 _HEADER = struct.Struct("<4scBH16sQQQ")
 _CHECK = 16
 
@@ -66,7 +71,7 @@ def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | Non
     if found not in KINDS:
         raise Refused(f"{source} holds an unknown kind of content ({found!r}).")
     if kind is not None and found != kind:
-        raise Refused(f"{source} holds {KINDS[found]}, but {KINDS[kind]} are needed here.")
+        raise Refused(f"{source} holds {_WORDS[found][0]}, not {_WORDS[kind][0]}.")
     expected = _HEADER.size + task_length + length + _CHECK
     if len(data) != expected:
         state = "truncated" if len(data) < expected else "longer than it says"
@@ -75,6 +80,20 @@ def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | Non
         raise Refused(f"{source} is damaged: its checksum does not match.")
     middle = _HEADER.size + task_length
     return Envelope(found, mechanism, digest, count, data[_HEADER.size : middle], data[middle:-_CHECK])
+
+
+def check_ending(path: str | Path, kind: bytes) -> None:
+    """Refuse to write this kind of content under a name that says that it is something else."""
+    refuse_ending(path, *_WORDS[kind])
+
+
+def refuse_ending(path: str | Path, what: str, usual: str) -> None:
+    """Refuse to write `what` to a name with an ending that is neither the usual one nor free."""
+    ending = Path(path).suffix.lower()
+    if _OTHERS.fullmatch(ending) and ending != usual:
+        raise Refused(
+            f"{path}: {what} cannot be written as {ending}; choose another ending, such as {usual}."
+        )
 
 
 def read_file(path: str | Path) -> bytes:
@@ -88,18 +107,30 @@ def read_file(path: str | Path) -> bytes:
 def keep_private(path: str | Path, create: bool = False) -> None:
     """See to it that only its owner may read or write a file or folder, or say why that cannot be.
 
-    What others could read is closed to them, with a warning; with `create`, a file that is not there is made.
+    What others could read is closed to them, with a warning; with `create`, a file that is not there is made. Windows
+    keeps no such modes: there the folder's own rights decide.
     """
     target = Path(path)
     try:
         if create:
             os.close(os.open(target, os.O_CREAT | os.O_RDWR, 0o600))
         mode = stat.S_IMODE(target.stat().st_mode)
-        if mode & 0o077:
+        if mode & 0o077 and os.name != "nt":
             target.chmod(mode & 0o700)
             _log.warning("%s could be read by others (mode %o); that is over", target, mode)
     except OSError as problem:
         raise Refused(f"{path} cannot be kept private: {problem.strerror or problem}.") from None
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Force the names in a folder to disk, where folders can be opened; Windows has no such call."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_atomic(path: str | Path, data: bytes, private: bool = False) -> None:
@@ -121,11 +152,7 @@ def write_atomic(path: str | Path, data: bytes, private: bool = False) -> None:
             Path(name).chmod(0o666 & ~mask)
         os.replace(name, target)
         name = None
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # until then a power cut could bring the old name back
-        finally:
-            os.close(folder)
+        sync_folder(target.parent)  # until then a power cut could bring the old name back
     except BaseException as problem:
         if name is not None:
             Path(name).unlink(missing_ok=True)

@@ -21,12 +21,14 @@ class BudgetSpent(Refused):
     """A device was asked for a fresh report that its privacy budget does not allow."""
 
 
-def optional(module: str, extra: str) -> Any:
-    """Import a module that comes with an extra, or say how to get it."""
+def optional(module: str, extra: str = "") -> Any:
+    """Import a module that comes with an extra, or by itself, or say how to get it."""
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise Refused(f"This needs {module.split('.')[0]}: pip install 'hubbub[{extra}]'.") from None
+        package = module.split(".")[0]
+        what = f"'hubbub[{extra}]'" if extra else package
+        raise Refused(f"This needs {package}: pip install {what}.") from None
 
 
 def explain(problem: ValidationError) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.model.state import State
-from hubbub.primitives.envelope import KINDS, Envelope, read_file, unseal, write_atomic
+from hubbub.primitives.envelope import Envelope, check_ending, read_file, unseal, write_atomic
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 
@@ -72,5 +72,5 @@ def check_header(envelope: Envelope, task: Task, source: str) -> None:
 
 
 def _write(path: str | Path, kind: bytes, task: Task, count: int, payload: bytes) -> None:
-    assert kind in KINDS
+    check_ending(path, kind)
     write_atomic(path, Envelope(kind, task.code, task.digest, count, task.canonical, payload).seal())

@@ -13,7 +13,7 @@ import math
 import tomllib
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -32,7 +32,7 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism, mechanism_code
 from hubbub.model.record import Entries, Scale, Summary, sample_down
 from hubbub.primitives.coins import Coins
-from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.envelope import read_file, refuse_ending, write_atomic
 from hubbub.primitives.errors import Refused, explain
 
 #: Rules that the first published task files did not have.
@@ -61,6 +61,15 @@ class Task(BaseModel):
     )
     keys: Keys
     mechanism: SerializeAsAny[Mechanism]
+
+    if not TYPE_CHECKING:  # type checkers know the fields
+
+        def __init__(self, **data: Any) -> None:
+            """What is wrong with a task is refused in one sentence."""
+            try:
+                super().__init__(**data)
+            except ValidationError as problem:
+                raise Refused(explain(problem)) from None
 
     @field_validator("mechanism", mode="before")
     @classmethod
@@ -176,6 +185,7 @@ class Task(BaseModel):
 
     def save(self, path: str | Path) -> None:
         """Write the task file."""
+        refuse_ending(path, "a task", ".toml")
         write_atomic(path, self.to_toml().encode())
 
     @classmethod
@@ -192,10 +202,9 @@ class Task(BaseModel):
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Task:
         """A task from plain data."""
-        try:
-            return cls.model_validate(data)
-        except ValidationError as problem:
-            raise Refused(explain(problem)) from None
+        if not isinstance(data, dict) or not all(isinstance(name, str) for name in data):
+            raise Refused("A task is a table with a name, keys and a mechanism; this is none.")
+        return cls(**data)
 
 
 def _toml(value: Any) -> str:

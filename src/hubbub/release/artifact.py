@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.coins import Coins, SecretCoins
-from hubbub.primitives.envelope import Envelope, unseal, write_atomic
+from hubbub.primitives.envelope import Envelope, check_ending, unseal, write_atomic
 from hubbub.primitives.errors import Refused
 from hubbub.release.alp import Alp
 from hubbub.release.keyspace import KeySpace
@@ -212,6 +212,7 @@ class Release:
 
     def save(self, path: str | Path) -> int:
         """Write the release to one file, whole or not at all; returns its size in bytes."""
+        check_ending(path, RELEASE)
         if not self.secure:
             raise Refused("This release was simulated with seeded coins and must not be published.")
         task = self.parameters.model_dump_json(exclude_none=True).encode()

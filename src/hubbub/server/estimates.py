@@ -137,7 +137,7 @@ class Estimate:
 
     def to_pandas(self) -> Any:
         """As a pandas DataFrame."""
-        return optional("pandas", "pandas").DataFrame(self.rows(), columns=list(COLUMNS))
+        return optional("pandas").DataFrame(self.rows(), columns=list(COLUMNS))
 
     def to_arrow(self) -> Any:
         """As a pyarrow Table; what the numbers are is in its metadata."""
@@ -202,7 +202,7 @@ def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
 def estimate(
     task: Task,
     state: State,
-    keys: Sequence[str | int] | None = None,
+    keys: Sequence[str | int] | str | int | None = None,
     quantity: Quantity | None = None,
     level: float = 0.95,
     simultaneous: bool = False,
@@ -211,7 +211,7 @@ def estimate(
     truncation: Truncation | None = None,
     correct: bool = False,
 ) -> Estimate:
-    """Estimates for the asked keys, or for every key of a closed vocabulary.
+    """Estimates for the asked keys (or key), or for every key of a closed vocabulary.
 
     Intervals are normal ones where counts are large, and come from the tails of the counts elsewhere, see
     `hubbub.server.intervals`; simultaneous ones hold for all asked keys together (Bonferroni). `refine` asks for
@@ -233,7 +233,8 @@ def estimate(
         ids = task.keys.all_ids()
         names = tuple(task.keys.name_of(place) for place in range(task.keys.count))
     else:
-        ids, names = task.keys.ids_of(keys), tuple(str(key) for key in keys)
+        asked = [keys] if isinstance(keys, str | int) else list(keys)
+        ids, names = task.keys.ids_of(asked), tuple(str(key) for key in asked)
     apart = width_for(level, len(names))
     width = apart if simultaneous else width_for(level)
     moments = task.mechanism.moments(state, task.keys, ids)
@@ -306,7 +307,7 @@ def estimate(
         level,
         simultaneous,
         state.count,
-        task.guarantee,
+        replace(task.guarantee, noise="reports"),
         flagged,
         tuple(notes),
         Findings(len(names), int((~flagged).sum()), floor),

@@ -14,6 +14,7 @@ import numpy as np
 
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Bytes, Int64s
+from hubbub.primitives.errors import Refused
 from hubbub.primitives.wire import Layout
 from hubbub.protocol.task import Task
 
@@ -24,13 +25,16 @@ _CHUNK, _MOST_NUMBERS = 1 << 22, 1 << 24
 
 def aggregate(
     task: Task,
-    packed: bytes | Bytes,
+    packed: bytes | Iterable[bytes] | Bytes,
     state: State | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> State:
-    """The state of these reports, added to `state` when given; bad bytes change nothing."""
+    """The state of these reports, added to `state` when given; bad bytes change nothing.
+
+    Reports are bytes, one report after another; or several such bytes; or an array of them.
+    """
     mechanism, layout = task.mechanism, task.mechanism.layout
-    raw = np.frombuffer(packed, dtype=np.uint8) if isinstance(packed, bytes) else packed.reshape(-1)
+    raw = _flat(packed, layout)
     if len(raw) % layout.width:
         layout.unpack(raw)
     rows = raw.reshape(-1, layout.width)
@@ -41,6 +45,28 @@ def aggregate(
         mechanism.absorb(total, task.keys, layout.unpack(part))
         progress(len(part))
     return total if state is None else state.merge(total)
+
+
+def _flat(packed: bytes | Iterable[bytes] | Bytes, layout: Layout) -> Bytes:
+    """All bytes of all reports; a part that is not whole reports is refused, however well the parts fit together."""
+    if isinstance(packed, bytes | bytearray | memoryview):
+        return np.frombuffer(packed, dtype=np.uint8)
+    if isinstance(packed, np.ndarray) and packed.dtype == np.uint8:
+        return packed.reshape(-1)
+    if isinstance(packed, str | np.ndarray) or not isinstance(packed, Iterable):
+        raise Refused(
+            "Reports are bytes, a list of bytes, or an array of unsigned bytes; this is none of them."
+        )
+    parts = []
+    for place, part in enumerate(packed):
+        if not isinstance(part, bytes | bytearray | memoryview):
+            raise Refused(f"Reports are bytes, and number {place} of these is a {type(part).__name__}.")
+        if len(part) % layout.width:
+            raise Refused(
+                f"Number {place} of these is not a whole number of reports of {layout.width} bytes."
+            )
+        parts.append(part)
+    return np.frombuffer(b"".join(parts), dtype=np.uint8)
 
 
 def _chunk(layout: Layout) -> int:

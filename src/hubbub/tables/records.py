@@ -99,6 +99,7 @@ class _Columns:
         self._labels[0] = user = None
         if not len(owners) and not users:
             raise Refused(f"{self.path} has no rows.")
+        _refuse_nobody(self.path, self.texts[0], people, owners)
         count = max(len(people), users)
         del people
         labels, places = self._sorted(1, key.finish)
@@ -263,3 +264,19 @@ def _read_npz(columns: _Columns) -> int:
         first = (str(problem).splitlines() or [type(problem).__name__])[0]
         raise Refused(f"{path} is not a readable NPZ file: {first}.") from None
     return users
+
+
+def _refuse_nobody(path: Path, name: str, people: Any, owners: Codes) -> None:
+    """A row without a user is nobody's record: put together, such rows would be one person with many entries.
+
+    The different users are in order, so blank ones come first, and what is not a number last.
+    """
+    blank = [len(people) - 1] if len(people) and people[-1] != people[-1] else []
+    for place, label in enumerate(people):
+        if str(label)[:1] > " ":
+            break
+        if not str(label).strip():
+            blank.append(place)
+    if blank:
+        row = int(np.flatnonzero(np.isin(owners, blank))[0]) + 1
+        raise Refused(f"{path}: nobody is named in column {name!r} of row {row}; whose record is it?")
