@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -258,20 +257,6 @@ class Store(Database):
             return {reason: int(count) for reason, count in connection.execute(query)}
 
     # The snapshot
-
-    @contextmanager
-    def folding(self, task: str) -> Iterator[None]:
-        """Keeps other processes from folding the same batches at the same time, to spare them the work.
-
-        Correctness does not need it: see `advance`.
-        """
-        if self.embedded:
-            yield
-            return
-        with self.writing() as connection:
-            place = int.from_bytes(bytes.fromhex(task)[:8], "little", signed=True)
-            connection.execute(sql.text("SELECT pg_advisory_xact_lock(:place)"), {"place": place})
-            yield
 
     def snapshot(self, task: str) -> tuple[Head, bytes | None]:
         """The newest snapshot and its bytes."""

@@ -80,6 +80,20 @@ class Database:
             cause = getattr(problem, "orig", None) or problem
             raise Unavailable(str(cause).splitlines()[0] if str(cause) else type(cause).__name__) from problem
 
+    @contextmanager
+    def folding(self, task: str) -> Iterator[None]:
+        """Keeps other processes from folding the same batches at the same time, to spare them the work.
+
+        Correctness does not need it: see `advance`.
+        """
+        if self.embedded:
+            yield
+            return
+        with self.writing() as connection:
+            place = int.from_bytes(bytes.fromhex(task)[:8], "little", signed=True)
+            connection.execute(sql.text("SELECT pg_advisory_xact_lock(:place)"), {"place": place})
+            yield
+
     def ask(self, connection: sql.Connection, statement: str, values: tuple[Any, ...] = ()) -> Any:
         """Run a statement as it stands, with a question mark for every value: for what is done thousands of times."""
         text = statement if self.embedded else statement.replace("?", "%s")
