@@ -16,6 +16,9 @@ from hubbub.server.estimates import Estimate
 from hubbub.server.findings import width_for
 from hubbub.server.truncation import Truncation, kept_of_long
 
+#: Of fewer people than this no formula for a crowd is to be trusted.
+_FEW = 10
+
 
 def advised(task: Task, estimate: Estimate, histogram: Mapping[int, int] | None = None) -> Estimate:
     """The estimate with the planner's advice where nothing stands out, or much was lost to max_entries.
@@ -67,12 +70,14 @@ def outlook(task: Task, estimate: Estimate) -> str:
         people = users_for(goal, error, largest)
     except Refused:
         return ""
-    try:
-        other = f"or epsilon {epsilon_for(goal, error, largest):.3g} with as many as now"
-    except Refused:
-        other = "and with as many as now no epsilon up to 8 would do"
     what, at = "share" if share else "mean", f"at epsilon {goal.epsilon:g}"
-    return f"By the plan, a {what} of {wanted:g} takes about {_rounded(people):,} people {at}, {other}."
+    advice = f"By the plan, a {what} of {wanted:g} takes about {_rounded(people):,} people {at}"
+    if wanted / largest * estimate.reports < _FEW:
+        return f"{advice}."
+    try:
+        return f"{advice}, or epsilon {epsilon_for(goal, error, largest):.3g} with as many as now."
+    except Refused:
+        return f"{advice}, and with as many as now no epsilon up to 8 would do."
 
 
 def entries_to_take(task: Task, quantity: Quantity, users: int, histogram: Mapping[int, int]) -> int | None:
