@@ -75,7 +75,8 @@ def crowd_of(lengths: Int64s, keys: int, seed: int, exponent: float) -> Populati
         order = np.argsort(rng.standard_exponential((len(part), keys), dtype=np.float32) / odds, axis=1)
         rows += [np.sort(line[:length]) for line, length in zip(order, part, strict=True)]
     ids = np.concatenate(rows).astype(np.uint64)
-    liking = rng.uniform(-1, 1, keys)
+    # Mean values whose square is that of numbers which lie evenly in the range, as the planner takes them to do.
+    liking = rng.choice([-1.0, 1.0], keys) / np.sqrt(3)
     values = np.clip(liking[ids.astype(np.int64)] + rng.normal(0, 0.2, len(ids)), -1, 1)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return Population(Entries(ids, np.rint(values * GRID).astype(np.int64), offsets), keys)
@@ -145,13 +146,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--runs", type=int, default=12)
     parser.add_argument("--epsilon", type=float, default=2.0)
+    parser.add_argument("--only", nargs="*", help="These kinds of lengths.")
+    parser.add_argument("--quantities", nargs="*", default=QUANTITIES, choices=QUANTITIES)
     chosen = parser.parse_args()
     print(
         "lengths                quantity     seconds  taken  predicted   measured   best   measured   excess"
         "  untold   excess"
     )
     for name, crowd in crowds(chosen.data):
-        for quantity in QUANTITIES:
+        for quantity in chosen.quantities if not chosen.only or name in chosen.only else ():
             if quantity != "frequency" and name.endswith("_set"):
                 continue
             print(measure(name, crowd, quantity, chosen.epsilon, chosen.runs).words(), flush=True)
