@@ -218,7 +218,7 @@ def test_the_first_reader_waits_for_nothing_that_could_be_done_before(
         "listed": ({"kind": "closed", "size": 20}, {**law, "name": "gaussian", "delta": 1e-6, "size": 20}),
     }
     tasks = [
-        Task.parse({"name": name, "keys": keys, "mechanism": mechanism})
+        Task.parse({"name": name, "keys": keys, "mechanism": mechanism, "minimum_reports": 3})
         for name, (keys, mechanism) in kinds.items()
     ]
     with collecting(f"sqlite:///{tmp_path}/s.db", *tasks) as collector:
