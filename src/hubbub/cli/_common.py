@@ -25,6 +25,15 @@ json_option = click.option(
 )
 
 
+settings_option = click.option(
+    "--settings",
+    type=EXISTING,
+    envvar="HUBBUB_SETTINGS",
+    show_envvar=True,
+    help="A TOML file with limits and timeouts; hubbub serve --show-settings lists them.",
+)
+
+
 def say(as_json: bool, data: dict[str, Any], text: str | Callable[[], None]) -> None:
     """Print `data` for machines or `text` for people."""
     if as_json:
@@ -33,16 +42,6 @@ def say(as_json: bool, data: dict[str, Any], text: str | Callable[[], None]) -> 
         text()
     else:
         click.echo(text)
-
-
-settings_option = click.option(
-    "--settings",
-    "settings_file",
-    type=EXISTING,
-    envvar="HUBBUB_SETTINGS",
-    show_envvar=True,
-    help="A file of limits and timeouts, in the form of hubbub serve --show-settings.",
-)
 
 
 @contextmanager

@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     "show them [env: HUBBUB_FIRST_TOKENS; default: hubbub-tokens.json unless this is a terminal].",
 )
 @settings_option
-@click.option(
-    "--show-settings", is_flag=True, help="Print all settings and what they mean, as such a file, and end."
-)
+@click.option("--show-settings", is_flag=True, help="Print all settings and where they come from, and end.")
 @click.option("--demo", is_flag=True, help="Make up a task and a crowd of devices, and collect from them.")
 @json_option
 def command(
@@ -54,7 +52,7 @@ def command(
     port: int,
     processes: int,
     first_tokens: Path | None,
-    settings_file: Path | None,
+    settings: Path | None,
     show_settings: bool,
     demo: bool,
     as_json: bool,
@@ -64,16 +62,18 @@ def command(
     On a fresh store it makes an upload token for devices and an analyst token for you, and shows them once on a
     terminal or with --json; what is written elsewhere may be kept as a log, so there they go to a file.
     """
+    from hubbub.collect.settings import Settings, load_settings
     from hubbub.primitives.errors import optional
 
-    optional("fastapi", "serve")
-    from hubbub.collect.settings import as_file, described, load_settings
-
-    settings, sources = load_settings(settings_file, os.environ)
+    chosen, sources = load_settings(settings)
     if show_settings:
-        rows = {"settings": described(settings, sources), "restart": True}
-        say(as_json, rows, lambda: click.echo(as_file(settings, sources), nl=False))
+        rows = {
+            name: {"value": getattr(chosen, name), "source": sources[name], "meaning": field.description}
+            for name, field in Settings.model_fields.items()
+        }
+        say(as_json, {"settings": rows}, lambda: _show_settings(rows))
         return
+    optional("fastapi", "serve")
     if demo:
         from hubbub.collect.showcase import run_demo
 
@@ -88,7 +88,7 @@ def command(
     from hubbub.collect.tokens import Tokens
     from hubbub.protocol.task import Task
 
-    plan = Plan(store, [Task.load(path) for path in tasks], settings)
+    plan = Plan(store, [Task.load(path) for path in tasks], chosen)
     if len({task.digest for task in plan.tasks}) < len(tasks):
         raise Refused("A task is named twice.")
     if first_tokens is None and not as_json and not sys.stdout.isatty():
@@ -107,6 +107,12 @@ def command(
         }
         say(as_json, data, lambda: _show(data))
         run(plan, sock) if processes == 1 else run_many(plan, sock, processes)
+
+
+def _show_settings(rows: dict[str, dict[str, Any]]) -> None:
+    for name, row in rows.items():
+        click.echo(f"{name:<18} {row['value']!s:>12}  {row['meaning']} [{row['source']}]")
+    click.echo("Set them in a TOML file (--settings) or as HUBBUB_NAME; a change needs a restart.")
 
 
 def _first_tokens(tokens: Tokens, path: Path | None) -> tuple[dict[str, str], str | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,7 @@ def command(
     store: Path,
     host: str,
     port: int,
-    settings_file: Path | None,
+    settings: Path | None,
     as_json: bool,
 ) -> None:
     """Mix sealed reports in crowds and pass them on, without being able to read them.
@@ -78,8 +77,7 @@ def command(
     from hubbub.collect.settings import load_settings
     from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
-    settings, _ = load_settings(settings_file, os.environ)
-    loaded = [Task.load(path) for path in tasks]
+    loaded, (limits, _) = [Task.load(path) for path in tasks], load_settings(settings)
     shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_tokens, crowd)
     sock = listen(host, port)
     data = {"url": address(sock), "collector": collector}
@@ -91,7 +89,7 @@ def command(
     ]
     text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines])
     say(as_json, {**data, "crowds": crowds, "promises": promises}, text)
-    run_app(create_shuffler_app(shuffler, settings), sock)
+    run_app(create_shuffler_app(shuffler, limits), sock)
 
 
 def _promise(task: Task, crowd: int) -> str:
