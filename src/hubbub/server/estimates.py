@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from hubbub.protocol.task import Task
 
 
+#: Lines of a CSV file that are made at a time.
+_LINES = 1 << 16
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
 MEANINGS = {
     "frequency": "share of users who have the key",
@@ -282,9 +283,11 @@ def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Fl
 
 def _csv_bytes(columns: dict[str, list[Any]]) -> bytes:
     """Columns of text, truth values or numbers as CSV; None is an empty cell."""
-    cells = [_cells(column) for column in columns.values()]
-    lines = map(",".join, zip(*cells, strict=True))
-    return "".join(f"{line}\n" for line in chain([",".join(columns)], lines)).encode()
+    parts = [",".join(columns) + "\n"]
+    for start in range(0, len(next(iter(columns.values()))), _LINES):
+        cells = [_cells(column[start : start + _LINES]) for column in columns.values()]
+        parts += [f"{line}\n" for line in map(",".join, zip(*cells, strict=True))]
+    return "".join(parts).encode()
 
 
 def _cells(column: list[Any]) -> list[str]:
