@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import io
 import re
-from itertools import chain
 from typing import Any
 
 from pydantic_core import to_json
 
 from hubbub.primitives.errors import optional
 
+#: Lines of a CSV file that are made at a time.
+_LINES = 1 << 16
+
 
 def csv_bytes(columns: dict[str, list[Any]]) -> bytes:
     """Columns of text, truth values or numbers as CSV; None is an empty cell."""
-    cells = [_cells(column) for column in columns.values()]
-    lines = map(",".join, zip(*cells, strict=True))
-    return "".join(f"{line}\n" for line in chain([",".join(columns)], lines)).encode()
+    parts = [",".join(columns) + "\n"]
+    for start in range(0, len(next(iter(columns.values()))), _LINES):
+        cells = [_cells(column[start : start + _LINES]) for column in columns.values()]
+        parts += [f"{line}\n" for line in map(",".join, zip(*cells, strict=True))]
+    return "".join(parts).encode()
 
 
 def _cells(column: list[Any]) -> list[str]:

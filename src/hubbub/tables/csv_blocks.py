@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from hubbub.primitives.errors import Refused, optional
 from hubbub.tables.labels import arrow_available
 
 #: Bytes that are read at a time, and rows that the csv module reads at a time.
-_BLOCK, _ROWS = 1 << 24, 1 << 16
+_BLOCK, _ROWS = 1 << 24, 1 << 12
 #: Letters of the longest cell, which is the csv module's own limit.
 _LONGEST = 1 << 17
 _MARK = b"\xef\xbb\xbf"
@@ -82,28 +81,42 @@ class CsvFile:
     def _rows(self, reader: Any, place: _Place) -> Iterator[Chunk]:
         header = next(reader, []) if place.header is None else place.header
         places = [self.find(header, name) for name in self.texts]
-        last = -1 if self.number is None else self.find(header, self.number)
-        texts: list[list[str]] = [[] for _ in places]
-        numbers = array("d")
-        widest = max(*places, last)
-        for row in reader:
-            if not row:
-                continue
+        last = None if self.number is None else self.find(header, self.number)
+        rows: list[list[str]] = []
+        lines: list[int] = []
+        try:
+            for row in reader:
+                if row:
+                    rows.append(row)
+                    lines.append(reader.line_num)
+                if len(rows) == _ROWS:
+                    yield self._columns(rows, lines, places, last, place.lines)
+                    rows, lines = [], []
+        except (UnicodeDecodeError, csv.Error):
+            self._columns(rows, lines, places, last, place.lines)  # what is wrong before that is told first
+            raise
+        yield self._columns(rows, lines, places, last, place.lines)
+
+    def _columns(
+        self, rows: list[list[str]], lines: list[int], places: list[int], last: int | None, before: int
+    ) -> Chunk:
+        """The columns of some rows; the first row that is wrong is refused with its line."""
+        try:
+            texts = [[row[cell] for row in rows] for cell in places]
+            if last is None:
+                return texts, None
+            numbers = np.array([float(row[last]) for row in rows], dtype=np.float64)
+            if np.isfinite(numbers).all():
+                return texts, numbers
+        except (IndexError, ValueError):
+            pass
+        widest = max(*places, -1 if last is None else last)
+        for row, line in zip(rows, lines, strict=True):
             if len(row) <= widest:
-                line = place.lines + reader.line_num
-                raise Refused(f"{self.path}, line {line}: only {len(row)} columns.")
-            for column, cell in zip(texts, places, strict=True):
-                column.append(row[cell])
-            if last >= 0:
-                number = to_number(row[last])
-                if not math.isfinite(number):
-                    where = f"line {place.lines + reader.line_num}"
-                    raise not_finite(self.path, where, row[last], self.number)
-                numbers.append(number)
-            if len(texts[0]) == _ROWS:
-                yield list(texts), np.array(numbers) if last >= 0 else None
-                texts, numbers = [[] for _ in places], array("d")
-        yield list(texts), np.array(numbers) if last >= 0 else None
+                raise Refused(f"{self.path}, line {before + line}: only {len(row)} columns.")
+            if last is not None and not math.isfinite(to_number(row[last])):
+                raise not_finite(self.path, f"line {before + line}", row[last], self.number)
+        raise AssertionError("a row is wrong, and none of them is")
 
     # In blocks
 

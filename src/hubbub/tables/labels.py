@@ -7,6 +7,7 @@ the label once. So one long label among millions of short ones costs its own len
 from __future__ import annotations
 
 import importlib.util
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Protocol
@@ -49,18 +50,19 @@ class Texts:
     """Text in a dictionary."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}
+        self._places: defaultdict[str, int] = defaultdict()
+        self._places.default_factory = self._places.__len__  # a new label gets the next number
         self._codes: list[Codes] = []
 
     def add(self, chunk: list[str]) -> None:
-        places = self._places
-        found = (places.setdefault(text, len(places)) for text in chunk)
+        found = map(self._places.__getitem__, chunk)
         self._codes.append(np.fromiter(found, dtype=np.int32, count=len(chunk)))
 
     def finish(self) -> tuple[list[str], Codes]:
-        labels = sorted(self._places)
-        order = np.fromiter((self._places[label] for label in labels), dtype=np.int64, count=len(labels))
-        return labels, _joined(self._codes, [_ranks(order)] * len(self._codes))
+        labels = list(self._places)  # in the order of their numbers
+        order = sorted(range(len(labels)), key=labels.__getitem__)
+        ranks = _ranks(np.array(order, dtype=np.int64))
+        return [labels[place] for place in order], _joined(self._codes, [ranks] * len(self._codes))
 
 
 class ArrowTexts:
@@ -95,8 +97,10 @@ class ArrowTexts:
     def finish(self) -> tuple[Any, Codes]:
         self._look_up()
         order = optional("pyarrow.compute", "lake").sort_indices(self._known)
-        ranks = _ranks(order.to_numpy().astype(np.int64))
-        return self._known.take(order), _joined(self._codes, [ranks] * len(self._codes))
+        ranks, labels = _ranks(order.to_numpy().astype(np.int64)), self._known.take(order)
+        del self._known, order
+        self._arrow.default_memory_pool().release_unused()
+        return labels, _joined(self._codes, [ranks] * len(self._codes))
 
 
 class Sortable:
