@@ -282,17 +282,6 @@ def test_numbers_of_reports_may_differ_by_key() -> None:
         assert np.allclose(one, other)
 
 
-def test_strength_is_what_an_absent_key_shows() -> None:
-    """An absent key exceeds z as often as a normal number does, or a little less."""
-    counts = drawn(1.5, 40.0, 0.0, 0.0, seed=8)
-    strength = Wanted("conditional", 0.05, SYMMETRIC, None).strength(counts)
-    for z in (1.0, 2.0, 3.0):
-        odds = float(beyond(z))
-        assert (strength > z).mean() <= odds * 1.05 + 5 * math.sqrt(odds / N)
-    assert counts.named is not None
-    assert (np.argsort(strength, kind="stable") == np.argsort(counts.named, kind="stable")).all()
-
-
 def collected(name: str, runs: int, users: int, **parameters: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Task, crowd and states of several collections from one crowd with long-tailed lengths."""
     mechanism = make_mechanism(name, **parameters)

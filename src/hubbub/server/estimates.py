@@ -193,7 +193,6 @@ def estimate(
         )
         low, high = wanted.limits(moments.counts, low, high, flagged)
         low, high = np.minimum(low, value), np.maximum(high, value)
-        strength = wanted.strength(moments.counts)
         unknown = int((np.asarray(moments.counts.reports) == 0).sum())
         if unknown:
             notes.append(

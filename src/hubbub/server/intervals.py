@@ -101,19 +101,6 @@ class Wanted:
             )
         return low, high
 
-    def strength(self, counts: Counts) -> Floats:
-        """How surprising the counts are for a key that nobody has, in standard deviations of a normal law."""
-        cases = Cases(self._needed(counts, np.ones(len(count_variance(counts)), dtype=bool)), None, self.odds)
-        if self.quantity in ("frequency", "conditional"):
-            law, count = cases.named_law(0.0), cases.counts.named
-        else:
-            law, unit = cases.value_law(np.zeros(len(cases.reports)), self.values)
-            count = cases.total(self.values) / unit
-        assert count is not None
-        above, below = law.surprise(count), law.mirrored.surprise(-count)
-        signed = np.where(above > 0, above, np.minimum(-below, 0.0))
-        return np.clip(signed if self.quantity == "conditional" else np.abs(signed), -1e3, 1e3)[cases.of_key]
-
     def _needed(self, counts: Counts, chosen: Bools) -> Counts:
         """What matters of the counts of some keys: the fewer different ones there are, the less work."""
         reports = counts.reports[chosen] if isinstance(counts.reports, np.ndarray) else counts.reports
