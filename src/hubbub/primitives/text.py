@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 
-#: Characters that nobody sees and that turn around or end what is next to them: controls, ends of lines, and marks of
-#: direction.
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+#: Marks of direction, which turn around what is next to them, and controls and ends of lines.
+_TURNS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_TURNING = re.compile(f"[{_TURNS}]")
+_UNSEEN = re.compile(f"[{_TURNS}\x00-\x1f\x7f-\x9f\u2028\u2029]")
 #: What spreadsheets take for a formula; a number they may.
 _FORMULA = re.compile("(?![+-][0-9]*[.]?[0-9]+$)[=+@\t\r＝＋－＠-]")
 
 
 def visible(text: str) -> str:
     """The same text, with characters that would do something unseen written out, as \\u202e."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSEEN.sub(_written_out, text)
 
 
 def cell(text: str) -> str:
@@ -21,4 +22,8 @@ def cell(text: str) -> str:
 
     What could be a formula gets an apostrophe in front, which is how spreadsheets say that it is text.
     """
-    return visible(f"'{text}" if _FORMULA.match(text) else text)
+    return _TURNING.sub(_written_out, f"'{text}" if _FORMULA.match(text) else text)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
