@@ -18,7 +18,7 @@ from hubbub.collect.store import Store
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 
-LEAST = 10
+LEAST = 8
 PRF = {"name": "collision", "epsilon": 1.0, "max_entries": 2, "buckets": 8, "family": "prf"}
 
 
@@ -41,14 +41,14 @@ def test_estimates_advance_by_crowds(
     task, url = collected_task(mechanism=mechanism, minimum_reports=LEAST), f"sqlite:///{tmp_path}/s.db"
     clock = [3600 * 1000]
     monkeypatch.setattr(ingest, "period_now", lambda task: clock[0] // 7 * 3600)
-    width, reports = task.mechanism.layout.width, some_reports(task, 75)
+    width, reports = task.mechanism.layout.width, some_reports(task, 45)
     shown: dict[int, list[Any]] = {0: []}
-    for start in range(0, 75, 25):
+    for start in range(0, 45, 15):
         with ExitStack() as stack:
             both = [stack.enter_context(collecting(url, task, fold_every=60)) for _ in range(2)]
             analyst = both[0].service.tokens.new("analyst")
             both[1].service.tokens.refresh()
-            for number in range(start, start + 25):
+            for number in range(start, start + 15):
                 collector = both[number % 2]
                 assert (
                     collector.send(reports[number * width : (number + 1) * width], f"b{number}").status == 200
