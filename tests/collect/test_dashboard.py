@@ -25,7 +25,6 @@ from live import ask
 
 from hubbub.collect.dashboard.pages import FILTERS
 from hubbub.collect.dashboard.views import Scale, Unit
-from hubbub.collect.keypair import KeyPair
 from hubbub.collect.showcase import demo_task
 from hubbub.collect.store import Batch
 from hubbub.device.client import encode_record, privatize
@@ -533,7 +532,8 @@ def test_guarantees_refusals_and_exports(visit: Reader) -> None:
     public = bytes.fromhex(board.collector.get("/v1/key").json["key"])
     reports = crowd_reports(SETS, 200, 8)
     crowd = [seal(reports[i : i + width], public, SETS) for i in range(0, len(reports), width)]
-    crowd.append(seal(reports[:width], KeyPair.fresh().public, SETS))
+    damaged = seal(reports[:width], public, SETS)
+    crowd.append(bytes([damaged[0] ^ 1]) + damaged[1:])
     path = f"/v2/tasks/{SETS.digest.hex()}/shuffled"
     assert board.collector.upload(b"".join(crowd), "crowd", path=path).json["accepted"] == 200
     page.locator("#figures").get_by_text("200 reports in crowds of 200 or more").wait_for()
@@ -570,7 +570,7 @@ def test_what_a_month_and_a_year_add_up_to(visit: Reader) -> None:
     path = f"/v2/tasks/{DAILY.digest.hex()}/shuffled"
     assert board.collector.upload(b"".join(crowd), "daily", path=path).json["accepted"] == 150
     page.locator("#privacy th").get_by_text("ε, shuffled").wait_for()
-    spans = board.collector.get(path).json["over_time"]
+    spans = board.collector.get(f"/v1/tasks/{DAILY.digest.hex()}").json["over_time"]
     assert [row.split("\t")[2] for row in rows.all_inner_texts()] == [
         f"{span['shuffled']['epsilon']:.3g}" for span in spans
     ]

@@ -76,11 +76,14 @@ def add_uploads(schema: dict[str, Any]) -> dict[str, Any]:
                 operation["responses"].update(_problems(_READING))
             elif path == "/readyz":
                 operation["responses"].update(_problems(("503",)))
-    for name, words in (
-        ("reports", "A batch of reports."),
-        ("shuffled", "A shuffled crowd of sealed reports."),
+    for version, name, words in (
+        ("v1", "reports", "A batch of reports."),
+        ("v1", "shuffled", "A shuffled crowd of sealed reports from the time before they named their key."),
+        ("v2", "shuffled", "A shuffled crowd of sealed reports."),
     ):
-        schema["paths"][f"/v1/tasks/{{task}}/{name}"] = {"post": _operation(name, words)}
+        schema["paths"][f"/{version}/tasks/{{task}}/{name}"] = {
+            "post": _operation(f"{name}_{version}", words)
+        }
     return schema
 
 
