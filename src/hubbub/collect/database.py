@@ -80,7 +80,7 @@ def open_engine(url: str, create: bool) -> sql.Engine:
         pool_timeout=5,
         pool_size=4,
         max_overflow=12,
-        connect_args={"timeout": 2},
+        connect_args={"timeout": 5},
     )
     sql.event.listen(engine, "connect", _prepare_sqlite)
     sql.event.listen(engine, "begin", _begin_sqlite)
