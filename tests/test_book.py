@@ -145,7 +145,7 @@ def test_the_readme_has_the_figures_of_the_kept_rows(bench: ModuleType) -> None:
             "decode of all 1,048,575 keys from 100,000 reports",
             "local hashing on the server, against pure-ldp",
             "asking a release, against OpenDP",
-            "error of a release: OpenDP over hubbub",
+            "error of a release at epsilon 1: OpenDP over hubbub",
         )
     )
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

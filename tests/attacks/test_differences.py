@@ -81,7 +81,7 @@ def look(both: list[Collector], analyst: str, shown: dict[int, list[Any]], arriv
 
 def test_a_large_minimum_and_many_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More batches make one step than a statement can name."""
-    monkeypatch.setattr(store, "_MOST_ROWS", 7)
+    monkeypatch.setattr(store, "_MOST_LOTS", 7)
     task = collected_task(minimum_reports=50)
     with collecting(f"sqlite:///{tmp_path}/s.db", task, fold_every=60) as collector:
         reports = some_reports(task, 120)

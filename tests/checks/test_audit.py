@@ -13,7 +13,7 @@ from hubbub.checks.audit import Audit, Finding, audit, exact_audit, sampled_audi
 from hubbub.checks.conformance import are_neighbours, task_for
 from hubbub.checks.events import Match, judge
 from hubbub.checks.reuse import batch_sizes, repeated_coins
-from hubbub.checks.sampled import _dependent_seeds, judge_task, planned_tests, reports_drawn, telling_pairs
+from hubbub.checks.sampling import _dependent_seeds, judge_task, planned_tests, reports_drawn, telling_pairs
 from hubbub.device import client
 from hubbub.device.client import Client
 from hubbub.mechanisms.coco import CoCo

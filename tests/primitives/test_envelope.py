@@ -73,7 +73,7 @@ def test_an_unknown_kind_is_named() -> None:
 def test_the_wrong_kind_is_named() -> None:
     with refused("holds reports", "state"):
         unseal(SMALL.seal(), kind=b"S")
-    with refused("holds state", "reports"):
+    with refused("holds a state", "reports"):
         unseal(replace(SMALL, kind=b"S").seal(), kind=b"R")
     assert unseal(SMALL.seal(), kind=b"R") == SMALL
 

@@ -355,7 +355,7 @@ def test_csv_with_odd_keys_and_numbers(made: Estimate, tmp_path: Path) -> None:
     assert tuple(row[0] for row in rows) == keys
     assert [float(row[1]) for row in rows] == value.tolist()
     odd.take([]).save(tmp_path / "none.csv")
-    assert (tmp_path / "none.csv").read_text() == ",".join(COLUMNS) + "\n"
+    assert (tmp_path / "none.csv").read_text() == ",".join(COLUMNS + ABOUT_COLUMNS) + "\n"
 
 
 def test_arrow_and_parquet(made: Estimate, tmp_path: Path) -> None:

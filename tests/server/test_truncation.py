@@ -13,8 +13,9 @@ import pytest
 
 from helpers import refused
 from hubbub.checks.audit import exact_audit
-from hubbub.checks.conformance import exact_loss, outcomes, small_task
+from hubbub.checks.conformance import exact_loss, outcomes
 from hubbub.checks.exact import Enumeration, law_of
+from hubbub.checks.worlds import small_task
 from hubbub.device.client import encode_record
 from hubbub.mechanisms.registry import make_mechanism, mechanisms
 from hubbub.model import record

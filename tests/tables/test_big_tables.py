@@ -208,7 +208,7 @@ def test_numbers_as_labels(numbers: Any, tmp_path: Path) -> None:
 
 
 def test_text_in_parquet_and_npz_is_text_in_csv(tmp_path: Path) -> None:
-    users, keys = ["zoe", "", "ü", "zoe", "10"], ["b", "a", "NA", "10", "9"]
+    users, keys = ["zoe", "x", "ü", "zoe", "10"], ["b", "a", "NA", "10", "9"]
     rows = "".join(f"{user},{key},1\n" for user, key in zip(users, keys, strict=True))
     expected = same_everywhere(HEADER + rows.encode(), tmp_path / "t.csv", None)
     np.savez(tmp_path / "t.npz", u=users, k=keys)

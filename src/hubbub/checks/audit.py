@@ -4,7 +4,7 @@ Exact: small instances of the task's mechanism, and the task itself where it is 
 outcome of every coin, through the same code, seed and wire included. See `hubbub.checks.enumerated`.
 
 Sampled: at real size, reports are drawn for pairs of records that are easy to tell apart, and give a lower bound on
-epsilon; what the proofs take for granted about seeds and coins is tested, too. See `hubbub.checks.sampled`.
+epsilon; what the proofs take for granted about seeds and coins is tested, too. See `hubbub.checks.sampling`.
 
 Neither proves a claim. `Audit.scope` says in one line what has been excluded, and what has not.
 """
@@ -20,7 +20,7 @@ from hubbub.checks.enumerated import exact_audit
 from hubbub.checks.events import binomial_bound
 from hubbub.checks.exact import NotEnumerable
 from hubbub.checks.finding import POWER, Finding, entries_in_words
-from hubbub.checks.sampled import reports_drawn, sampled_audit
+from hubbub.checks.sampling import reports_drawn, sampled_audit
 from hubbub.protocol.task import Task
 
 __all__ = ["Audit", "Finding", "audit", "binomial_bound", "exact_audit", "reports_drawn", "sampled_audit"]

@@ -131,9 +131,18 @@ def _first_tokens(tokens: Tokens, path: Path | None) -> tuple[dict[str, str], st
         raise Refused(
             f"The first tokens cannot be written to a new file {path}: {problem.strerror or problem}."
         ) from None
+    made: dict[str, str] = {}
     with open(handle, "w", encoding="utf-8") as file:
-        json.dump({role: tokens.new(role, label) for role in ("upload", "analyst")}, file)
-        file.write("\n")
+        try:
+            for role in ("upload", "analyst"):
+                made[role] = tokens.new(role, label)
+        finally:  # what was made is known, and a file with nothing in it stops no later start
+            if made:
+                file.write(json.dumps(made) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            else:
+                path.unlink()
     return {}, str(path)
 
 

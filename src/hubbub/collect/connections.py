@@ -181,6 +181,11 @@ class Guarded(_Protocol):  # type: ignore[misc]
 def most_files() -> int:
     """How many files this process may have open; as many as the system allows it to ask for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return 1 << 20 if hard == resource.RLIM_INFINITY else hard
+    most = 1 << 16 if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return most
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (ValueError, OSError):  # some systems allow less than they say
+        return soft
+    return most

@@ -233,6 +233,11 @@ class Mixer:
         with self._lock:
             return [batch for (batch,) in self._connection.execute("SELECT batch FROM outgoing")]
 
+    def waiting_bytes(self) -> int:
+        """What the items that wait weigh."""
+        with self._lock:
+            return sum(len(stage.items) * stage.width for stage in self._stages.values())
+
     def outgoing_bytes(self) -> int:
         """What these crowds weigh."""
         with self._lock:

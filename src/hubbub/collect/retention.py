@@ -47,12 +47,20 @@ def purge(store: Store, task: str, horizons: Horizons, now: datetime.datetime) -
             day = day_number((now - datetime.timedelta(days=horizons.ids)).date())
             later = (tasks.c.id == number) & (tasks.c.watermark < day)
             connection.execute(tasks.update().where(later).values(watermark=day))
-            old = (ids.c.task == number) & (ids.c.day > 0) & (ids.c.day < day)
-            done["ids"] = connection.execute(ids.delete().where(old)).rowcount
         if horizons.states is not None:
             old = (history.c.task == task) & (history.c.period < _before(now, horizons.states))
             gone = history.update().where(old & history.c.state.is_not(None)).values(state=None)
             done["states"] = connection.execute(gone).rowcount
+    if (
+        horizons.ids is not None
+    ):  # refused from now on whether they are here or not, so they may go day by day
+        old = (ids.c.task == number) & (ids.c.day > 0) & (ids.c.day < day)
+        with store.reading() as connection:
+            days = connection.execute(sql.select(ids.c.day).where(old).distinct()).scalars().all()
+        for each in days:
+            with store.writing() as connection:
+                those = ids.delete().where((ids.c.task == number) & (ids.c.day == each))
+                done["ids"] += connection.execute(those).rowcount
     return done
 
 

@@ -52,6 +52,10 @@ _log = logging.getLogger("hubbub.shuffler")
 
 #: Bytes of crowds that may wait for a collector that does not answer, before devices are told to wait.
 MOST_OUTGOING = 1 << 30
+#: Bytes of items that may wait for their crowds, before devices are told to wait.
+MOST_WAITING = 1 << 30
+#: Bytes of refused crowds that are kept, in case the collector comes up with the right key; beyond, the oldest go.
+MOST_REFUSED = 1 << 28
 #: Seconds between attempts to reach the collector: doubled from the first to the second.
 PATIENCE = (0.25, 30.0)
 #: Seconds after which somebody looks for periods that are over, if no items come.
@@ -89,7 +93,7 @@ class Shuffler:
                     f"Crowds of task {task.name!r} would have {self.least(task):,} reports, and a collector takes "
                     f"{most:,} at a time: lower --crowd, or the task's minimum_reports."
                 )
-        self._set_aside: set[str] = set()
+        self._set_aside: dict[str, int] = {}
         self._open: dict[bytes, set[bytes]] = {}
         self._pause = PATIENCE[0]
         self._behind = False
@@ -165,9 +169,23 @@ class Shuffler:
                 delivered, asked = False, max(asked, answer.wait)
             else:
                 # Perhaps it came up with another key: kept, and tried again at the next start.
-                self._set_aside.add(batch)
+                self._set_aside[batch] = len(crowd.payload)
+                self._drop_refused()
                 _log.error("the collector refuses (%d) %s", answer.status, words)
         return delivered, asked
+
+    def _drop_refused(self) -> None:
+        """Whoever can make the collector refuse crowds must not fill the store with them."""
+        while sum(self._set_aside.values()) > MOST_REFUSED:
+            oldest = next(iter(self._set_aside))
+            self.mixer.forget(oldest)
+            del self._set_aside[oldest]
+            _log.error("a refused crowd is dropped: there are too many of them")
+
+    def full(self) -> bool:
+        """Whether no more items can be taken now."""
+        backlog = self.mixer.outgoing_bytes() - sum(list(self._set_aside.values()))
+        return backlog > MOST_OUTGOING or self.mixer.waiting_bytes() > MOST_WAITING
 
     def _count(self, **more: int) -> None:
         with self._counting:
@@ -180,8 +198,7 @@ class Shuffler:
         except (sqlite3.Error, OSError) as problem:
             _log.error("the store cannot be written: %s", problem)
             return ["the store cannot be written"]
-        full = self.mixer.outgoing_bytes() > MOST_OUTGOING
-        return ["the collector does not answer and the store is full"] if full else []
+        return ["the collector does not answer and the store is full"] if self.full() else []
 
     def metrics(self) -> str:
         """Counts since the start, and what waits now, for Prometheus. Nothing about single items or senders."""
@@ -260,7 +277,7 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
         if not named:
             body = naming_no_key(task, body)
         try:
-            if await run_in_threadpool(shuffler.mixer.outgoing_bytes) > MOST_OUTGOING:
+            if await run_in_threadpool(shuffler.full):
                 raise busy(503, "The collector does not answer and the store is full: send this again later.")
             fresh, repeated = await run_in_threadpool(shuffler.accept, task, body)
         except (sqlite3.Error, OSError):

@@ -55,7 +55,7 @@ class Staging:
 
     def __init__(self, path: Path, width: int) -> None:
         self._path, self._new = path, path.with_name(path.name + ".new")
-        self._size = _CHECK + width
+        self.width, self._size = width, _CHECK + width
         self.items: dict[bytes, bytes] = {}
         self._slots: dict[bytes, int] = {}
         self._free: list[int] = []
@@ -186,8 +186,13 @@ class Staging:
     def _discard_new(self) -> None:
         """Overwrite and remove a file that was never finished."""
         with contextlib.suppress(FileNotFoundError):
-            self._new.write_bytes(bytes(self._new.stat().st_size))
-            self._new.unlink()
+            try:
+                with self._new.open("r+b") as file:
+                    file.write(bytes(self._new.stat().st_size))
+                    file.flush()
+                    os.fsync(file.fileno())
+            finally:
+                self._new.unlink()
 
     def _write(self, slot: int, data: bytes) -> None:
         if os.pwrite(self._file, data, slot * self._size) != len(data):

@@ -185,11 +185,15 @@ class Writer:
             loop.call_later(self._patience, self._give_up, loop)
 
     def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting = self._waiting
+        waiting, late = self._waiting, False
         while waiting and (waiting[0][1].done() or waiting[0][0] <= loop.time()):
             _, future = waiting.popleft()
             if not future.done():
                 future.set_exception(Unavailable("the store takes too long"))
+                late = True
+        if late:  # they were told to send again, and nobody counts their bytes any more
+            with self._wake:
+                self._queue = deque(each for each in self._queue if not each[1].done())
         self._timed = bool(waiting)
         if waiting:
             loop.call_at(waiting[0][0], self._give_up, loop)

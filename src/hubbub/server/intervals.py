@@ -115,7 +115,7 @@ class Wanted:
         assert count is not None
         above, below = law.surprise(count), law.mirrored.surprise(-count)
         signed = np.where(above > 0, above, np.minimum(-below, 0.0))
-        return np.clip(signed, -1e3, 1e3)[cases.of_key]
+        return np.clip(signed, -1e9, 1e9)[cases.of_key]
 
     def _needed(self, counts: Counts, chosen: Bools) -> Counts:
         """What matters of the counts of some keys: the fewer different ones there are, the less work."""
