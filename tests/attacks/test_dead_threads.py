@@ -155,7 +155,7 @@ def test_a_full_store_is_not_ready(tmp_path: Path) -> None:
         assert ask(f"{collector.address}/readyz").status == 503
         pages.append(1 << 30)
         engine.dispose()
-        eventually(lambda: ask(f"{collector.address}/readyz").status == 200)
+        eventually(lambda: ask(f"{collector.address}/readyz").status == 200, 90)
 
 
 def test_many_who_ask_cost_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,7 @@ def test_scope_is_one_line_and_true(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"a loss above {1 + sampled.smallest_excess:.3g} epsilon in the event tested" in excluded
     assert "more than 2 entries" in left
     assert "smaller losses" in left
+    assert "`Client` but for its seed" in left
     assert sampled.samples == reports_drawn(task, 13_000) == 2 * (13_000 // 3) * sampled.pairs
     alone = audit(task, samples=13_000, exact=False)
     assert "not enumerated" in alone.scope().split("Not excluded")[1]

@@ -59,9 +59,8 @@ class Audit:
                         f"a loss above {1 + finding.smallest_excess:.3g} epsilon in the event tested in "
                         f"{finding.pairs} pairs at real size (with probability {POWER:g})"
                     )
-                said.append(
-                    "a seed that depends on the record and coins that are used twice, as far as samples show"
-                )
+                if finding.tested:
+                    said.append(f"{' and '.join(finding.tested)}, as far as samples show")
         return said
 
     def not_excluded(self) -> list[str]:
@@ -73,7 +72,11 @@ class Audit:
                     f"faults that need more than {entries_in_words(finding.entries)} or other records"
                 )
             else:
-                unseen = "any loss" if finding.smallest_excess is None else "smaller losses, or other pairs,"
+                unseen = (
+                    "any loss"
+                    if finding.smallest_excess is None
+                    else "smaller losses, other events or other pairs"
+                )
                 said += [f"{unseen} at real size", *finding.not_tested]
         return [*said, "what happens outside the randomizer"]
 

@@ -18,8 +18,14 @@ def affordable_reports(task: Task, compiled: bool) -> int:
     return _STEPS[compiled and numba_available()] // steps
 
 
+def affordable_tests(task: Task) -> int:
+    """Pairs of records that can be sampled with batches that are compiled; 0 where even one takes too long."""
+    batches = affordable_reports(task, compiled=True) // (2 * BULK) if numba_available() else _MOST_PAIRS
+    return batches if batches else int(4 * affordable_reports(task, compiled=True) > 2 * BULK)
+
+
 def affordable_samples(task: Task) -> int:
     """Samples per record of a pair: at most 200,000, and enough to be compiled, however many seeds share them."""
     reports = affordable_reports(task, compiled=True) // (2 * _MOST_PAIRS)
-    least = BULK * (3 if task.mechanism.layout.fields[0].limit > 1 else 1)
+    least = BULK * (3 if task.mechanism.layout.fields[0].limit > 1 and affordable_tests(task) >= 3 else 1)
     return min(200_000, max(least, reports)) if numba_available() else max(1000, reports)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from hubbub.checks.exact import (
     Impure,
     Mass,
+    NotEnumerable,
     TooManyOutcomes,
     exceeds,
     largest_ratio,
@@ -33,6 +34,7 @@ from hubbub.checks.worlds import (
     telling_records,
     worlds,
 )
+from hubbub.mechanisms.shared.hashed import Hashed
 from hubbub.protocol.task import Task
 
 #: Leaves of one record's law that are walked, and leaves of one instance.
@@ -100,6 +102,10 @@ class _Looked:
 
 def exact_audit(task: Task) -> Finding:
     """Enumerate what was given: two small instances of the mechanism, and itself where that is small enough."""
+    if task.guarantee.delta and isinstance(task.mechanism, Hashed):
+        raise NotEnumerable(
+            "Delta is the share of bad hash functions here, so nothing is promised for a seed that is given."
+        )
     looked = _Looked()
     entries = sorted({1, min(2, task.mechanism.max_entries)}, reverse=True)
     objections: list[str] = []

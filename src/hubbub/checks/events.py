@@ -90,6 +90,8 @@ class Verdict:
 
 def judge(matches: Sequence[Match], delta: float = 0.0) -> Verdict:
     """Learn events on the first half of the samples, choose which of them count, and count those on the second."""
+    if not matches:
+        return Verdict(0, 0, 0, "no pair")
     events = [event for match in matches for event in _learn(match, delta)]
     events.sort(key=lambda event: event.shown, reverse=True)
     together = [np.cumsum([getattr(each.chosen, part) for each in events]) for part in _Counts._fields]

@@ -34,7 +34,8 @@ class Finding:
     pairs_as_given: int = 0
     #: Sampled: the smallest excess over the claim, as a share of it, that would have been found with probability 0.95.
     smallest_excess: float | None = None
-    #: Sampled: what would have taken too long.
+    #: Sampled: what else was looked at, and what was not, or would have taken too long.
+    tested: tuple[str, ...] = ()
     not_tested: tuple[str, ...] = ()
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hubbub.checks.effort import affordable_reports, affordable_samples
+from hubbub.checks.effort import affordable_reports, affordable_samples, affordable_tests
 from hubbub.checks.events import Match, Verdict, judge
 from hubbub.checks.exact import FixedSeeds, leaves_of
 from hubbub.checks.finding import Finding
@@ -30,6 +30,7 @@ from hubbub.model.record import Entries
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.kernel import BULK
 from hubbub.protocol.task import Task
 
 #: What is tested: a name, two neighbours, and the public seed that is held fixed (None: fresh ones).
@@ -45,6 +46,8 @@ _CHUNK = 1 << 22
 _FEW_LEAVES = 10_000
 #: Samples for the loss of a loud sibling, at least.
 _LOUD_SAMPLES = 30_000
+#: The share of a claim that an event must show before anything is said about its power.
+_TELLING = 0.8
 #: Reports of a `Client`, which are made one by one, per record; fewer than the latter would show nothing.
 _CLIENT_REPORTS, _FEWEST_CLIENT_REPORTS = 1000, 250
 
@@ -57,7 +60,7 @@ def reports_drawn(task: Task, samples: int | None = None, seeds: int = 3) -> int
 
 def _share(samples: int, tests: Sequence[Test]) -> int:
     """Samples per record of a test: those of a pair are shared by the fixed seeds."""
-    return samples // len({seed for _, _, seed in tests if seed is not None})
+    return samples // max(1, len({seed for _, _, seed in tests if seed is not None}))
 
 
 def sampled_audit(
@@ -86,28 +89,58 @@ def sampled_audit(
         *_dependent_seeds(task, samples, coins, public, odds / 8),
         *repeated_coins(task, coins(), odds / 8),
     ]
+    found = verdict.lower_bound(odds / 2, claim.delta)
+    # An event that shows little of the claim says little about what others would have shown.
+    excess = verdict.smallest_excess(claim.epsilon, odds / 2, claim.delta)
     return Finding(
         "sampled",
         claim.epsilon,
         claim.delta,
-        verdict.lower_bound(odds / 2, claim.delta),
+        found,
         confidence,
         2 * _share(samples, tests) * len(tests),
         len(tests),
         verdict.name,
         objections=tuple(objections),
-        smallest_excess=verdict.smallest_excess(claim.epsilon, odds / 2, claim.delta),
+        smallest_excess=excess if found >= _TELLING * claim.epsilon else None,
+        tested=tuple(_tested(task)),
         not_tested=tuple(_not_tested(task)),
     )
 
 
+def seed_is_tested(task: Task) -> bool:
+    """Whether a report has one seed that nobody chose, and reports are short enough to look at many."""
+    layout = task.mechanism.layout
+    return layout.fields[0].limit > 1 and task.mechanism.seeds_per_report == 1 and affordable_tests(task) > 1
+
+
+def _tested(task: Task) -> Iterator[str]:
+    """What is looked at besides the loss."""
+    if seed_is_tested(task):
+        yield "a seed that depends on the record"
+    if batch_sizes(task):
+        yield "coins that are used for two batches or two neighbours"
+
+
 def _not_tested(task: Task) -> Iterator[str]:
-    """What would take too long for reports of this size."""
-    seeded = task.mechanism.layout.fields[0].limit > 1 and task.mechanism.seeds_per_report == 1
-    if seeded and not client_reports(task):
-        yield "a seed that depends on the record in `Client` only"
+    """What would take too long for reports of this size, or is not looked at."""
+    if not affordable_tests(task):
+        yield "reports of this length (too long to be sampled in seconds)"
+    if hash_is_delta(task):
+        yield "the share of bad hash functions that delta stands for"
+    if task.mechanism.layout.fields[0].limit > 1:
+        if task.mechanism.seeds_per_report > 1 or not seed_is_tested(task):
+            yield "a seed that depends on the record"
+        elif not client_reports(task):
+            yield "a seed that depends on the record in `Client` only"
     if not batch_sizes(task):
         yield "coins that are used twice"
+    yield "samplers of single reports, and `Client` but for its seed"
+
+
+def hash_is_delta(task: Task) -> bool:
+    """Whether delta is the probability of a bad hash function: then nothing is promised for a seed that is given."""
+    return task.guarantee.delta > 0 and isinstance(task.mechanism, Hashed)
 
 
 # The loss
@@ -133,12 +166,17 @@ def planned_tests(task: Task, seeds: int) -> list[Test]:
     """Every pair under each of the fixed seeds, and the first one under fresh seeds (None), too; if there are seeds."""
     tests: list[Test] = []
     seeded = task.mechanism.layout.fields[0].limit > 1
+    if hash_is_delta(task):
+        tests = [(f"{name}, fresh seeds", (one, two), None) for name, one, two in telling_pairs(task, 0)]
+        return tests[: affordable_tests(task)]
+    if affordable_tests(task) < 3:
+        seeds = 1
     for first in range(seeds if seeded else 1):
         for name, one, two in telling_pairs(task, first):
             if seeded and not tests:
                 tests.append((f"{name}, fresh seeds", (one, two), None))
             tests.append((f"{name}, public seed {first}", (one, two), first))
-    return tests
+    return tests[: affordable_tests(task)]
 
 
 def _match(
@@ -164,7 +202,7 @@ def _described(
     task: Task, record: Plain, samples: int, seeds: SeedSource, coins: Coins, differing: UInt64s
 ) -> list[Int64s]:
     """Reports of a record as columns of numbers: their fields, and what they say about the keys that differ."""
-    step = max(1, _CHUNK // len(task.mechanism.layout.fields))
+    step = max(BULK, _CHUNK // len(task.mechanism.layout.fields))  # fewer would be interpreted
     asking = not isinstance(task.mechanism, Hashed) or not isinstance(seeds, FixedSeeds)
     parts = [
         _views(task, sample(task, record, min(step, samples - start), seeds, coins), differing, asking)
@@ -253,6 +291,8 @@ def _loud_sibling(
 ) -> Iterator[str]:
     """Where nothing can be enumerated: the loss of the small instance, whose claim is easier to contradict."""
     small = small_task(task, 4)
+    if hash_is_delta(task) or not affordable_tests(small):
+        return
     if leaves_of(small, {"0": 1.0}, 0, _FEW_LEAVES) <= _FEW_LEAVES:
         return
     claim = small.guarantee
@@ -277,14 +317,14 @@ def _dependent_seeds(
     for an empty record must have confidence intervals in common.
     """
     mechanism = task.mechanism
-    if mechanism.layout.fields[0].limit == 1 or mechanism.seeds_per_report > 1:
+    if not seed_is_tested(task):
         return
     keys, top = next(iter(full_records(task, 0)))[1], ends(task)[0]
     ids = task.keys.ids_of(keys)
     records: tuple[Plain, Plain] = dict.fromkeys(keys, top), {}
 
     def seeds_of(record: Plain) -> UInt64s:
-        return sample(task, record, samples // 2, public(), coins())[:, 0]
+        return sample(task, record, max(samples // 2, BULK), public(), coins())[:, 0]
 
     def client_seeds_of(record: Plain) -> UInt64s:
         client = Client(task)
