@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sql
 from collecting import Collector, collected_task, collecting, eventually, some_reports
 from live import ask, bearer, opaque_items
 from sqlalchemy.exc import ProgrammingError
@@ -139,23 +137,22 @@ def test_ready_means_that_writes_succeed(tmp_path: Path, monkeypatch: pytest.Mon
             assert ask(collector.address + path, method="HEAD").status == 200
 
 
-def test_a_full_store_is_not_ready(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub.collect.health._REMEMBERED", 0.0)
     with collecting(f"sqlite:///{tmp_path}/s.db", TASK, fold_every=60) as collector:
-        engine = collector.service.store.engine
-        with closing(sqlite3.connect(tmp_path / "s.db")) as other:
-            other.execute("VACUUM")  # a page that is free would do
-        with engine.connect() as connection:
-            pages = [int(connection.exec_driver_sql("PRAGMA page_count").scalar() or 0)]
+        full: list[bool] = []
+        begin = collector.service.store.writing
 
-        @sql.event.listens_for(engine, "connect")
-        def limit_pages(connection: Any, _: Any) -> None:
-            connection.execute(f"PRAGMA max_page_count = {pages[-1]}")
+        def writing() -> Any:
+            if full:
+                raise Unavailable("database or disk is full")
+            return begin()
 
-        engine.dispose()
+        monkeypatch.setattr(collector.service.store, "writing", writing)
+        full.append(True)
         assert ask(f"{collector.address}/readyz").status == 503
-        pages.append(1 << 30)
-        engine.dispose()
-        eventually(lambda: ask(f"{collector.address}/readyz").status == 200, 90)
+        full.clear()
+        eventually(lambda: ask(f"{collector.address}/readyz").status == 200, 60)
 
 
 def test_many_who_ask_cost_one_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

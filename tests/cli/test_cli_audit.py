@@ -65,7 +65,6 @@ REAL: list[tuple[str, dict[str, Any]]] = [
     ("sketch_response", {"max_entries": 4}),
     ("hadamard", {"bits": 8}),
     ("sparse_sum", {"max_entries": 4, "unit": "entry"}),
-    ("sparse_sum", {"max_entries": 4, "unit": "l1", "distance": 2.0, "delta": 1e-6, "family": "prf"}),
 ]
 
 
@@ -90,9 +89,21 @@ def test_sound_tasks(name: str, parameters: dict[str, Any], tmp_path: Path) -> N
     shares = 1 if name == "hadamard" else 3
     assert sampled["samples"] == 2 * (SAMPLES // shares) * sampled["pairs"]
     assert sampled["confidence"] == 0.999999
-    assert 0.01 < sampled["smallest_excess"] < 0.5
+    # Nothing is said of the power of an event that shows less than 0.8 of the claim.
+    assert (sampled["smallest_excess"] is None) == (sampled["found"] < 0.8)
+    assert sampled["smallest_excess"] is None or 0.01 < sampled["smallest_excess"] < 0.5
     assert said["scope"].startswith("Excluded: a loss above epsilon = 1 in ")
     assert all(part in said["scope"] for part in said["excluded"] + said["not_excluded"])
+
+
+def test_a_delta_of_hash_functions_promises_nothing_for_a_given_seed(tmp_path: Path) -> None:
+    """100 keys whose signs agree under a seed that is given lose more; under fresh ones they do not."""
+    law = {"max_entries": 100, "unit": "l1", "distance": 100, "delta": 1e-3, "family": "prf", "buckets": 1}
+    task = save(make_mechanism("sparse_sum", epsilon=1.0, **law), tmp_path)
+    said = succeed("audit", task, "--samples", 13_000)
+    assert said["refuted"] is False
+    assert [finding["kind"] for finding in said["findings"]] == ["sampled"]
+    assert "bad hash functions" in said["scope"].split("Not excluded")[1]
 
 
 def test_words_for_people(tmp_path: Path) -> None:
