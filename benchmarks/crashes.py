@@ -124,7 +124,7 @@ def start(task_file: Path, store: str, port: int, log: Any) -> subprocess.Popen[
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
 
 
-def wait_until(answers: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(answers: Callable[[], bool], seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not answers():
         if time.monotonic() > deadline:
