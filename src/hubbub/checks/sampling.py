@@ -46,6 +46,8 @@ _CHUNK = 1 << 22
 _FEW_LEAVES = 10_000
 #: Samples for the loss of a loud sibling, at least.
 _LOUD_SAMPLES = 30_000
+#: Batches that it must be able to afford.
+_LOUD_TESTS = 50
 #: The share of a claim that an event must show before anything is said about its power.
 _TELLING = 0.8
 #: Reports of a `Client`, which are made one by one, per record; fewer than the latter would show nothing.
@@ -116,6 +118,8 @@ def seed_is_tested(task: Task) -> bool:
 
 def _tested(task: Task) -> Iterator[str]:
     """What is looked at besides the loss."""
+    if (small := loud_sibling(task)) is not None:
+        yield f"a loss of the same mechanism with {small.keys.count} keys and delta = {small.guarantee.delta:g}"
     if seed_is_tested(task):
         yield "a seed that depends on the record"
     if batch_sizes(task):
@@ -286,14 +290,20 @@ def _as_far_as_protected(
     yield "one value moved as far as is protected", {apart[0]: bottom}, {apart[0]: min(top, bottom + reach)}
 
 
+def loud_sibling(task: Task) -> Task | None:
+    """The small instance of what cannot be enumerated; none where it can, or where sampling takes too long."""
+    small = small_task(task, 4)
+    if hash_is_delta(task) or affordable_tests(small) < _LOUD_TESTS:
+        return None
+    return None if leaves_of(small, {"0": 1.0}, 0, _FEW_LEAVES) <= _FEW_LEAVES else small
+
+
 def _loud_sibling(
     task: Task, samples: int, coins: Callable[[], Coins], public: Callable[[], SeedSource], odds: float
 ) -> Iterator[str]:
-    """Where nothing can be enumerated: the loss of the small instance, whose claim is easier to contradict."""
-    small = small_task(task, 4)
-    if hash_is_delta(task) or not affordable_tests(small):
-        return
-    if leaves_of(small, {"0": 1.0}, 0, _FEW_LEAVES) <= _FEW_LEAVES:
+    """The loss of the loud sibling, whose claim is easier to contradict."""
+    small = loud_sibling(task)
+    if small is None:
         return
     claim = small.guarantee
     tests = [(name, (one, two), 0) for name, one, two in telling_pairs(small, 0)]

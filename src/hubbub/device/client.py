@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 
 from hubbub.model.record import Entries, Record, Summary, plain_record
 from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
+from hubbub.primitives.kernel import BULK
 from hubbub.protocol.task import Task
 
 #: Records that are worked on at a time, and of wide reports no more than have this many numbers.
 CHUNK, _MOST_NUMBERS = 1 << 16, 1 << 24
+#: Numbers in a part that may be larger because it would be interpreted otherwise, which takes 30 times as long.
+_MOST_COMPILED = 1 << 26
 
 
 class Client:
@@ -60,7 +63,9 @@ def encode_record(task: Task, record: Record) -> tuple[Entries, Summary]:
 
 def records_at_a_time(task: Task) -> int:
     """How many records are worked on together."""
-    return max(1, min(CHUNK, _MOST_NUMBERS // len(task.mechanism.layout.fields)))
+    fields = len(task.mechanism.layout.fields)
+    few = max(1, _MOST_NUMBERS // fields)
+    return BULK if few < BULK <= _MOST_COMPILED // fields else min(CHUNK, few)
 
 
 def privatize(

@@ -292,12 +292,14 @@ class SparseSum(Hashed):
         )
 
     def miniature(self) -> Self:
-        """The same on a coarse grid, with a small distance, and with noise clamped not far beyond the largest load.
+        """The same with few bins on a coarse grid, a small distance, and noise clamped not far beyond the largest load.
 
         Clamping keeps the largest ratio: beyond all loads, tails are in the ratio of the densities.
         """
         fine = {"entry": 0, "record": 1, "l1": 5 if self.max_entries == 1 else 1}[self.unit]
         coarse = self.model_dump() | {"grid_bits": min(self.grid_bits, fine)}
+        if self.buckets > 4:
+            coarse["buckets"] = 2
         if self.distance is not None and not (self.as_published and self.delta):
             coarse["distance"] = min(self.distance, 1.0 if self.values == "signed" else 2.0)
         small = type(self)(**coarse)
