@@ -3,7 +3,8 @@
     python tests/golden/make.py
 
 wire.json pins digests and packed reports, *.reports and *.state are whole files, states.json says what is in
-them, task.toml is a task file. All numbers are fixed here; no coin is flipped.
+them, task.toml is a task file. collision-coefficients.state was written when all states held coefficients, and cannot
+be made today. All numbers are fixed here; no coin is flipped.
 """
 
 from __future__ import annotations

@@ -172,3 +172,31 @@ def test_golden_files_are_still_written_alike(golden: dict[str, Any], tmp_path: 
         old = GOLDEN / f"{golden['file']}.{suffix}"
         save(tmp_path / "f", *load(old))  # type: ignore[operator]
         assert (tmp_path / "f").read_bytes() == old.read_bytes()
+
+
+def test_states_from_before_codes_were_summed_up(tmp_path: Path) -> None:
+    """collision-coefficients.state holds the reports of collision.state as they were summed up at first."""
+    old, new = GOLDEN / "collision-coefficients.state", GOLDEN / "collision.state"
+    assert old.read_bytes() != new.read_bytes()
+    save_state(tmp_path / "f", *load_state(old))
+    assert (tmp_path / "f").read_bytes() == new.read_bytes()
+
+
+def test_coefficients_that_no_reports_have_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes((GOLDEN / "collision-coefficients.state").read_bytes())
+    payload = bytearray(unseal(path.read_bytes()).payload)
+    payload[24] += 1
+    rewrite(path, payload=bytes(payload))
+    with refused("not sums of reports"):
+        load_state(path)
+
+
+def test_a_state_per_code_of_a_task_without_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes((GOLDEN / "sparse-sum.state").read_bytes())
+    payload = bytearray(unseal(path.read_bytes()).payload)
+    payload[7] |= 0x80
+    rewrite(path, payload=bytes(payload))
+    with refused("another program made it"):
+        load_state(path)

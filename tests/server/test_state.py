@@ -17,6 +17,7 @@ from hubbub.simulation.populations import distinct_population
 from hubbub.simulation.rehearsal import simulate
 
 TASKS = {
+    "codes": small_task("collision", buckets=1024),
     "totals": small_task("coco", epsilon=1.0),
     "kept reports": small_task("collision", family="prf"),
     "squares": small_task("sparse_sum", values="signed", unit="entry", buckets=2),

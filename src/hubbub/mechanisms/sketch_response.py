@@ -229,7 +229,7 @@ class SketchResponse(Moded):
             self._fill(favoured=best_favoured(self._occupancy, self.epsilon)[1])
         if self.favoured > self._occupancy.most:
             raise ValueError(f"at most {self._occupancy.most} candidates can be favoured here")
-        if self._candidates * self.weights[0] >= 1 << 62:
+        if self.favoured * self.weights[0] + self._candidates * self.weights[1] >= 1 << 62:
             raise ValueError("epsilon and buckets are together too large for exact 64-bit weights")
         if not self.kappa:
             self._fill(kappa=float(gains_of(self._occupancy, self.epsilon)[self.favoured]))

@@ -1,8 +1,8 @@
 """The mergeable sum of reports: integers only, the same bytes whatever the order.
 
-A state holds either `totals` (Walsh coefficients, one integer array whatever the number of reports), or
-the `reports` themselves, kept sorted (prf hashing and 64-bit codes, where there is no array to add
-to), besides the number of reports and one integer that a mechanism may sum for its error bars.
+A state holds either `totals` (one integer array whatever the number of reports: Walsh coefficients, sums per code, or
+what else a mechanism adds up), or the `reports` themselves, kept sorted (prf hashing and 64-bit codes, where there is
+no array to add to), besides the number of reports and one integer that a mechanism may sum for its error bars.
 """
 
 from __future__ import annotations
@@ -13,36 +13,49 @@ import numpy as np
 
 from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.walsh import transform
+
+#: Set in the number of reports of a saved state whose totals are sums per code. States without it are older.
+_PER_CODE = 1 << 63
 
 
 @dataclass
 class State:
-    """Everything the server remembers of the reports of one task."""
+    """Everything the server remembers of the reports of one task.
+
+    Totals are sums per code where `per_code` is not 0. The transform of the same reports' Walsh coefficients is then
+    `per_code` times these sums.
+    """
 
     totals: Int64s
     reports: Bytes
     count: int = 0
     squares: int = 0
+    per_code: int = 0
 
     def merge(self, other: State) -> State:
         """The state of both lots of reports together."""
-        if self.totals.shape != other.totals.shape or self.reports.shape[1] != other.reports.shape[1]:
+        shapes = [(part.totals.shape, part.reports.shape[1], part.per_code) for part in (self, other)]
+        if shapes[0] != shapes[1]:
             raise Refused("States of different tasks cannot be merged.")
         return State(
             self.totals + other.totals,
             sort_rows(np.concatenate([self.reports, other.reports])),
             self.count + other.count,
             self.squares + other.squares,
+            self.per_code,
         )
 
     def to_bytes(self) -> bytes:
         """Two numbers, then the arrays."""
-        head = self.count.to_bytes(8, "little") + self.squares.to_bytes(16, "little", signed=True)
+        count = self.count | (_PER_CODE if self.per_code else 0)
+        head = count.to_bytes(8, "little") + self.squares.to_bytes(16, "little", signed=True)
         return head + self.totals.astype("<i8").tobytes() + sort_rows(self.reports).tobytes()
 
     def load(self, payload: bytes) -> State:
         """The state in `payload`, which must have the shape of this (empty) one."""
-        count = int.from_bytes(payload[:8], "little")
+        marked = int.from_bytes(payload[:8], "little")
+        count = marked & ~_PER_CODE
         squares = int.from_bytes(payload[8:24], "little", signed=True)
         split = 24 + 8 * self.totals.size
         width = self.reports.shape[1]
@@ -50,7 +63,21 @@ class State:
             raise Refused("The state's size does not fit its task: the file belongs to another task.")
         totals = np.frombuffer(payload[24:split], dtype="<i8").astype(np.int64).reshape(self.totals.shape)
         reports = np.frombuffer(payload[split:], dtype=np.uint8).reshape(-1 if width else 0, width)
-        return State(totals, reports, count, squares)
+        if marked != count and not self.per_code:
+            raise Refused(
+                "The state sums up codes where its task sums up coefficients: another program made it."
+            )
+        if marked == count and self.per_code:
+            totals = self._from_coefficients(totals)
+        return State(totals, reports, count, squares, self.per_code)
+
+    def _from_coefficients(self, totals: Int64s) -> Int64s:
+        """Sums per code of a state that was saved when all tasks summed up coefficients."""
+        rows = [transform(row) for row in totals.reshape(-1, totals.shape[-1])]
+        sums = np.stack(rows).reshape(totals.shape)
+        if (sums % self.per_code).any():
+            raise Refused("The state's sums are not sums of reports of its task.")
+        return sums // self.per_code
 
 
 def sort_rows(rows: Bytes) -> Bytes:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
+from hubbub.mechanisms.shared.tallies import tally_prf, tally_walsh
 from hubbub.model.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism
@@ -23,9 +24,9 @@ from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import run_kernel
 from hubbub.primitives.coins import Coins
-from hubbub.primitives.kernel import Kernel, kernel, parity, use_compiled
+from hubbub.primitives.kernel import Kernel, kernel, use_compiled
+from hubbub.primitives.preimages import add_to_codes
 from hubbub.primitives.samplers import UNIT, favoured_weight
-from hubbub.primitives.siphash import siphash_word
 from hubbub.primitives.walsh import scatter, transform
 from hubbub.primitives.wire import Layout, WireField
 
@@ -35,8 +36,6 @@ _CHUNK = 1 << 22
 _SHARED = 4
 #: Largest table of seeds and buckets for it: 128 MiB per kind of vote.
 _MOST_CELLS = 1 << 24
-#: Hashes that are worked out at a time when reports are counted one by one.
-_WORDS = 1024
 
 
 @dataclass(frozen=True)
@@ -92,51 +91,6 @@ def _add_votes(sums: Any, seeds: Any, bucket: Any, values: Any) -> None:
                 sums[seeds[i], j] += values[i, j]
         else:
             sums[seeds[i], bucket[i]] += values[i, 0]
-
-
-@kernel
-def _hash_seeds(salt: Any, seeds: Any, key: Any, words: Any) -> None:
-    """Hash one key under many seeds: a loop of its own, which the compiler turns into vector instructions."""
-    for i in range(len(seeds)):
-        words[i] = siphash_word(salt, seeds[i], key)
-
-
-@kernel
-def _tally_prf(
-    salt: Any, seeds: Any, ids: Any, buckets: Any, signed: bool, bucket: Any, values: Any, totals: Any
-) -> None:
-    """Add every report's vote for every key."""
-    words = np.zeros(_WORDS, dtype=np.uint64)
-    for key in range(len(ids)):
-        total = 0
-        for start in range(0, len(seeds), _WORDS):
-            stop = min(start + _WORDS, len(seeds))
-            _hash_seeds(salt, seeds[start:stop], ids[key], words)
-            for i in range(start, stop):
-                word = words[i - start]
-                place = np.int64(((word & 0xFFFFFFFF) * buckets) >> 32)
-                chosen = place if bucket[i] < 0 else 0
-                vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
-                total += -vote if signed and word >> 63 else vote
-        totals[key] += total
-
-
-@kernel
-def _tally_walsh(
-    rows: Any, cohorts: Any, codes: Any, signs: Any, signed: bool, bucket: Any, values: Any, totals: Any
-) -> None:
-    """The same with linear hashing: a few popcounts per report and key."""
-    for key in range(len(signs)):
-        total = 0
-        for i in range(len(cohorts)):
-            code = codes[cohorts[i], key]
-            place = 0
-            for bit in range(1, rows.shape[1]):
-                place |= parity(code & rows[i, bit]) << (bit - 1)
-            chosen = place if bucket[i] < 0 else 0
-            vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
-            total += -vote if signed and parity(code & rows[i, 0]) else vote
-        totals[key] += total * signs[key] if signed else total
 
 
 class Hashed(Mechanism):
@@ -256,17 +210,44 @@ class Hashed(Mechanism):
     def totals_shape(self, keys: Keys) -> tuple[int, ...]:
         return self.channels, keys.cohorts, 1 << keys.bits
 
+    def empty(self, keys: Keys) -> State:
+        state = super().empty(keys)
+        if not self.keeps_reports(keys) and self._sums_codes(keys):
+            state.per_code = self.buckets
+        return state
+
+    def _sums_codes(self, keys: Keys) -> bool:
+        """Whether a report names fewer codes than coefficients: 2^(m-a) of them, against 2^a."""
+        one_bucket = all(votes.values.shape[1] == 1 for votes in self._no_votes)
+        return one_bucket and keys.bits < 2 * bucket_bits(self.buckets)
+
+    @property
+    def _no_votes(self) -> tuple[Votes, ...]:
+        """The votes of no reports, for their kinds."""
+        return self._votes_of(np.zeros((0, len(self.layout.fields)), np.uint64))
+
+    def report_steps(self, keys: Keys) -> int:
+        """Additions that a report costs the server, about: the shorter of its lists of codes and of coefficients."""
+        a = bucket_bits(self.buckets)
+        return self.channels << (max(0, keys.bits - a) if self._sums_codes(keys) else a)
+
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         if self.keeps_reports(keys):
             state.reports = np.concatenate([state.reports, self.layout.pack(reports)])
             state.squares += sum(self._squares(v) for v in self._votes_of(reports))
         else:
-            step = max(1, _CHUNK // self.buckets)
+            # Where codes are summed up, a report is its rows and the few codes it names.
+            size = max(self.report_steps(keys), 64) if state.per_code else self.buckets
+            step = max(1, _CHUNK // size)
             lots = (self._cast(state, reports[at : at + step]) for at in range(0, len(reports), step))
             shared = len(reports) >= _SHARED << self.seed_bits
-            shared &= self.buckets << self.seed_bits <= _MOST_CELLS
-            for seeds, votes in self._by_seed(lots, step) if shared else lots:
-                self._scatter(state, keys, seeds, votes)
+            shared &= self.buckets << self.seed_bits <= _MOST_CELLS and len(reports) >= state.totals[0].size
+            if shared:
+                self._add_by_seed(state, keys, lots)
+            else:
+                for seeds, votes in lots:
+                    add = self._add_codes if state.per_code else self._scatter
+                    add(state.totals, keys, seeds, votes)
         state.count += len(reports)
 
     def _cast(self, state: State, reports: UInt64s) -> Lot:
@@ -274,6 +255,16 @@ class Hashed(Mechanism):
         votes = self._votes_of(reports)
         state.squares += sum(self._squares(v) for v in votes)
         return np.ascontiguousarray(reports[:, 0]), votes
+
+    def _add_by_seed(self, state: State, keys: Keys, lots: Iterable[Lot]) -> None:
+        """Add coefficients seed by seed; where codes are summed up, by way of one transform."""
+        totals = np.zeros_like(state.totals) if state.per_code else state.totals
+        for seeds, votes in self._by_seed(lots, max(1, _CHUNK // self.buckets)):
+            self._scatter(totals, keys, seeds, votes)
+        if state.per_code:
+            for sums, coefficients in zip(state.totals, totals, strict=True):
+                for cohort in range(keys.cohorts):
+                    sums[cohort] += transform(coefficients[cohort]) // self.buckets
 
     def _by_seed(self, lots: Iterable[Lot], step: int) -> Iterator[Lot]:
         """The same votes with those of one seed added up: one scatter per seed instead of one per report."""
@@ -301,12 +292,25 @@ class Hashed(Mechanism):
     def _squares(self, votes: Votes) -> int:
         return int((votes.values**2).sum())
 
-    def _scatter(self, state: State, keys: Keys, seeds: UInt64s, votes: tuple[Votes, ...]) -> None:
+    def _rows(self, keys: Keys, seeds: UInt64s) -> tuple[Int64s, Int64s]:
+        """Rows of seeds, and where the codes of their cohorts begin."""
         rows = seed_rows(keys, seeds, bucket_bits(self.buckets)).astype(np.int64)
-        shift = cohort_of(keys, seeds).astype(np.int64) << keys.bits
+        return rows, cohort_of(keys, seeds).astype(np.int64) << keys.bits
+
+    def _scatter(self, totals: Int64s, keys: Keys, seeds: UInt64s, votes: tuple[Votes, ...]) -> None:
+        """Add votes to Walsh coefficients."""
+        rows, shift = self._rows(keys, seeds)
         for channel, vote in enumerate(votes):
             base = shift | rows[:, 0] if vote.signed else shift
-            scatter(state.totals[channel].reshape(-1), base, rows[:, 1:], vote.bucket, vote.values)
+            scatter(totals[channel].reshape(-1), base, rows[:, 1:], vote.bucket, vote.values)
+
+    def _add_codes(self, totals: Int64s, keys: Keys, seeds: UInt64s, votes: tuple[Votes, ...]) -> None:
+        """Add votes to the codes that they name."""
+        rows, shift = self._rows(keys, seeds)
+        for channel, vote in enumerate(votes):
+            signs = rows[:, 0] if vote.signed else np.zeros_like(shift)
+            named = rows[:, 1:], vote.bucket, vote.values
+            add_to_codes(totals[channel].reshape(-1), shift, signs, *named, keys.bits)
 
     def tally(self, state: State, keys: Keys, ids: UInt64s) -> Int64s:
         """The sum of all votes for each key, per channel: exact integers [channels, keys]."""
@@ -315,13 +319,14 @@ class Hashed(Mechanism):
             self._tally_reports(state, keys, ids, result)
             return result
         signs = keys.signs(ids)
-        signed = [votes.signed for votes in self._votes_of(np.zeros((0, len(self.layout.fields)), np.uint64))]
+        signed = [votes.signed for votes in self._no_votes]
         for cohort in range(keys.cohorts):
             codes = keys.codes(ids, cohort).astype(np.int64)
             for channel in range(self.channels):
-                sums = transform(state.totals[channel, cohort])[codes]
+                totals = state.totals[channel, cohort]
+                sums = totals[codes] if state.per_code else transform(totals)[codes] // self.buckets
                 result[channel] += sums * signs if signed[channel] else sums
-        return result // self.buckets
+        return result
 
     def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
         """Hash every asked key for every report: n * keys work, as published."""
@@ -335,12 +340,12 @@ class Hashed(Mechanism):
                     parts = (vote.signed, vote.bucket, np.ascontiguousarray(vote.values), result[channel])
                     if self.family == "prf":
                         salt = np.uint64(keys.salt_words[0])
-                        _tally_prf.compiled()(salt, seeds, ids, np.uint64(self.buckets), *parts)
+                        tally_prf.compiled()(salt, seeds, ids, np.uint64(self.buckets), *parts)
                     else:
                         rows = seed_rows(keys, seeds, bucket_bits(self.buckets))
                         codes = np.stack([keys.codes(ids, cohort) for cohort in range(keys.cohorts)])
                         cohorts = cohort_of(keys, seeds).astype(np.int64)
-                        _tally_walsh.compiled()(rows, cohorts, codes, keys.signs(ids), *parts)
+                        tally_walsh.compiled()(rows, cohorts, codes, keys.signs(ids), *parts)
                 continue
             for place, key in enumerate(ids):
                 for channel, cast in enumerate(self._votes_for(keys, reports, votes, key)):
