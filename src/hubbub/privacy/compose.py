@@ -25,6 +25,7 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.arrays import Floats
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import Refused
+from hubbub.privacy.messages import PoissonCrowd
 from hubbub.privacy.shuffle import (
     Crowd,
     any_mechanism,
@@ -43,34 +44,41 @@ Method = Literal["loss", "advanced", "basic"]
 _POINTS = 100
 
 
-def compose(rounds: Sequence[Crowd], delta: float, method: Method = "loss") -> Guarantee:
+def compose(rounds: Sequence[Crowd | PoissonCrowd], delta: float, method: Method = "loss") -> Guarantee:
     """What these rounds together promise about all that one person said in them."""
     check_delta(delta)
     if not rounds:
         raise Refused("There are no rounds to add up.")
     add_up = {"loss": _loss, "advanced": _advanced, "basic": _basic}[method]
     epsilon = add_up(rounds, delta) if len(rounds) > 1 else rounds[0].epsilon(delta)
-    sizes = sorted({crowd.reports for crowd in rounds})
-    most = max(crowd.per_person for crowd in rounds)
     number = "1 round" if len(rounds) == 1 else f"{len(rounds):,} rounds"
-    among = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    whom, among = _whom(rounds)
     return Guarantee(
         epsilon,
         unit="record",
         model="shuffled",
         delta=delta,
-        note=f"Holds for {reports_per_person(most)} in each of {number} among {among} shuffled reports "
-        f"({method} composition).",
+        note=f"Holds for {whom} in each of {number} among {among} ({method} composition).",
     )
 
 
-def _basic(rounds: Sequence[Crowd], delta: float) -> float:
+def _whom(rounds: Sequence[Crowd | PoissonCrowd]) -> tuple[str, str]:
+    """Whose reports, and among how many."""
+    sizes = sorted({crowd.people if isinstance(crowd, PoissonCrowd) else crowd.reports for crowd in rounds})
+    among = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    if any(isinstance(crowd, PoissonCrowd) for crowd in rounds):
+        return "all reports of one person", f"{among} people"
+    most = max(crowd.per_person for crowd in rounds if isinstance(crowd, Crowd))
+    return reports_per_person(most), f"{among} shuffled reports"
+
+
+def _basic(rounds: Sequence[Crowd | PoissonCrowd], delta: float) -> float:
     """Sum of epsilons, each at an equal share of delta."""
     share = delta / len(rounds)
     return math.fsum(count * crowd.epsilon(share) for crowd, count in Counter(rounds).items())
 
 
-def _advanced(rounds: Sequence[Crowd], delta: float) -> float:
+def _advanced(rounds: Sequence[Crowd | PoissonCrowd], delta: float) -> float:
     """sum eps_i tanh(eps_i / 2) + sqrt(2 log(1/d) sum eps_i^2), half of delta for d and half for the rounds."""
     counts = Counter(rounds)
     epsilons = [(crowd.epsilon(delta / 2 / len(rounds)), count) for crowd, count in counts.items()]
@@ -79,7 +87,7 @@ def _advanced(rounds: Sequence[Crowd], delta: float) -> float:
     return min(drift + math.sqrt(2 * math.log(2 / delta) * square), _basic(rounds, delta))
 
 
-def _loss(rounds: Sequence[Crowd], delta: float) -> float:
+def _loss(rounds: Sequence[Crowd | PoissonCrowd], delta: float) -> float:
     """Convolve privacy losses on a grid, rounded so that delta(epsilon) is too large everywhere.
 
     What a crowd's delta(epsilon) bounds is the same for both orders of a pair of laws, so delta(-x) = 1 - e^-x +
