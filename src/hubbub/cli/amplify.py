@@ -104,12 +104,11 @@ def _amplify(
     as_json: bool,
     task: Task | None = None,
 ) -> None:
-    from hubbub.privacy.compose import compose
+    from hubbub.calls.amplify import amplify
     from hubbub.privacy.over_time import over_time
-    from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 
     most = 1 if task is None else task.reports_per_period
-    local, shuffled = mechanism.guarantee(), shuffled_guarantee(mechanism, reports, delta, most)
+    local, shuffled = mechanism.guarantee(), amplify(task or mechanism, reports, delta)
     data: dict[str, Any] = {
         "mechanism": mechanism.name,
         "local": local.as_dict(),
@@ -122,7 +121,7 @@ def _amplify(
         if task.period != "once" or most > 1:
             lines += ["all that one person says:", *(f"  {span.words()}" for span in spans)]
     if rounds > 1:
-        total = compose([crowd_of(mechanism, reports, most)] * rounds, delta, method)
+        total = amplify(task or mechanism, reports, delta, rounds, method)
         data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}
         lines.append(f"{f'{rounds} rounds':<11} {total.words()}")
     say(as_json, data, "\n".join(lines))

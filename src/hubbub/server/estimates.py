@@ -6,21 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hubbub.model.guarantee import Guarantee
-from hubbub.model.mechanism import Moments, Quantity, Refinement
+from hubbub.model.mechanism import Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell
-from hubbub.server.cases import Range, least_named
+from hubbub.server.cases import Range
 from hubbub.server.columns import csv_bytes, parquet_bytes
 from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
 from hubbub.server.intervals import Wanted, tie_levels
+from hubbub.server.quantities import read_quantity
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -30,6 +30,7 @@ from hubbub.server.truncation import (
 )
 
 if TYPE_CHECKING:
+    from hubbub.model.record import Summary
     from hubbub.model.state import State
     from hubbub.protocol.task import Task
 
@@ -68,6 +69,9 @@ class Estimate:
     notes: tuple[str, ...]
     findings: Findings
     truncation: Truncation | None = None
+    #: What was estimated, and what happened to the records where they were at hand.
+    task: Task | None = None
+    summary: Summary | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -247,7 +251,7 @@ def estimate(
     base: Quantity = quantity
     if quantity == "sum":
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
-    value, error, low, high, unknown = _quantity(task, moments, base, width)
+    value, error, low, high, unknown = read_quantity(task, moments, base, width)
     side, floor = side_of(task, quantity), floor_for(task, base, state.count, apart)
     if quantity == "conditional":
         assert moments.frequency is not None
@@ -312,6 +316,7 @@ def estimate(
         tuple(notes),
         Findings(len(names), int((~flagged).sum()), floor),
         truncation,
+        task,
     )
 
 
@@ -323,74 +328,3 @@ def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
     if truncation is None:
         return [unknown_words(limit)]
     return [truncation.words()] if truncation.share > 0 and not truncation.alarming else []
-
-
-def _quantity(
-    task: Task, moments: Moments, quantity: Quantity, width: float
-) -> tuple[Floats, Floats, Floats, Floats, Bools]:
-    """value, error, low, high and flags of a quantity in the units of the task."""
-    if quantity == "frequency":
-        value, variance = moments.frequency, moments.frequency_variance
-    elif moments.frequency is None or task.scale.center == 0:
-        value = None if moments.mean is None else moments.mean * task.scale.half
-        variance = None if moments.mean_variance is None else moments.mean_variance * task.scale.half**2
-    else:
-        value, variance = _uncentered(task, moments)
-    if quantity == "conditional":
-        return _conditional(task, moments, width)
-    assert value is not None
-    assert variance is not None
-    error = np.sqrt(variance)
-    return value, error, value - width * error, value + width * error, np.zeros(len(value), dtype=bool)
-
-
-def _uncentered(task: Task, moments: Moments) -> tuple[Floats, Floats]:
-    """center * frequency + half * mean, with its variance."""
-    center, half = task.scale.center, task.scale.half
-    assert moments.frequency is not None
-    assert moments.frequency_variance is not None
-    assert moments.mean is not None
-    assert moments.mean_variance is not None
-    assert moments.covariance is not None
-    value = center * moments.frequency + half * moments.mean
-    variance = (
-        center**2 * moments.frequency_variance
-        + half**2 * moments.mean_variance
-        + 2 * center * half * moments.covariance
-    )
-    return value, variance
-
-
-def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Floats, Floats, Floats, Bools]:
-    """mean / frequency with a Fieller interval, cut to the value range.
-
-    Fieller: all ratios q for which mean - q * frequency is within `width` standard errors of 0. Where the
-    frequency itself is that close to 0 the set is unbounded: the whole range is given and flagged.
-    """
-    assert moments.frequency is not None
-    assert moments.frequency_variance is not None
-    assert moments.mean is not None
-    assert moments.mean_variance is not None
-    assert moments.covariance is not None
-    f, vf, m, vm = moments.frequency, moments.frequency_variance, moments.mean, moments.mean_variance
-    cov = moments.covariance
-    flagged = f <= width * np.sqrt(vf)
-    if moments.counts is not None:
-        flagged = moments.counts.named < least_named(moments.counts, 2 * NormalDist().cdf(-width))
-    vf, vm = np.where(flagged, 0.0, vf), np.where(flagged, 0.0, vm)
-    safe = np.where(flagged, 1.0, f)
-    ratio = np.where(flagged, 0.0, m / safe)
-    a = np.where(flagged, 1.0, np.maximum(safe**2 - width**2 * vf, 1e-300))
-    b = m * safe - width**2 * cov
-    c = m**2 - width**2 * vm
-    root = np.sqrt(np.maximum(b**2 - a * c, 0))
-    low, high = np.where(flagged, -1.0, (b - root) / a), np.where(flagged, 1.0, (b + root) / a)
-    error = np.sqrt(np.maximum(vm - 2 * ratio * cov + ratio**2 * vf, 0)) / np.abs(safe)
-    error = np.where(flagged, np.inf, error)
-    bottom, top = task.low, task.high
-
-    def restore(scaled: Floats) -> Floats:
-        return np.clip(task.scale.center + task.scale.half * scaled, bottom, top)
-
-    value = np.where(flagged, (bottom + top) / 2, restore(ratio))
-    return value, task.scale.half * error, restore(low), restore(high), flagged
