@@ -13,8 +13,10 @@ from hubbub.model.mechanism import Quantity
 from hubbub.model.record import Summary
 from hubbub.plan.advice import advised
 from hubbub.primitives.arrays import Bools, Floats
+from hubbub.primitives.markup import paragraph, table, whisker, whole
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate, offered_quantity
+from hubbub.server.pictures import decimals_for
 from hubbub.server.truncation import truncation_of_table
 from hubbub.simulation import rehearsal
 from hubbub.tables.records import TableLike, encode_table, read_table
@@ -102,6 +104,30 @@ class Outcome:
         return "\n".join([*lines, *self.closing(), self.estimate.guarantee.words()])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        digits = decimals_for(self.estimate.error)
+        rows = self.rows(20)
+        span = (
+            min([0.0, *(row["low"] for row in rows)]),
+            max([0.0, *(row["high"] for row in rows)]),
+        )
+        lines = [
+            (
+                row["key"],
+                whisker(row["low"], row["value"], row["high"], span, row["flagged"]),
+                "-" if row["truth"] is None else f"{row['truth']:.{digits}f}",
+                f"{row['value']:.{digits}f}",
+                f"{row['low']:.{digits}f} to {row['high']:.{digits}f}",
+                "" if row["inside"] else "miss",
+            )
+            for row in rows
+        ]
+        head = ("key", "", "truth", "estimate", f"{100 * self.estimate.level:g}% interval", "")
+        said = [f"{self.estimate.quantity}: truth against estimate (simulated)", *self.estimate.warnings]
+        closing = [*self.closing(), self.estimate.guarantee.words()]
+        return whole(*map(paragraph, said), table(head, lines), *map(paragraph, closing))
 
 
 def simulate(

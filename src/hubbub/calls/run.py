@@ -72,7 +72,7 @@ def run(
     """
     if correct and not wish.get("count_lengths"):
         raise Refused(
-            "Correcting needs the private count of lengths: --count-lengths, or in Python count_lengths=True."
+            "Correcting needs lengths to be counted: --count-lengths, or in Python count_lengths=True."
         )
     valued = has_values(table, value)
     wished = Wish(epsilon, max_entries, span_for(range, valued), mechanism=mechanism, **wish)

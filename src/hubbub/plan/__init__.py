@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,13 @@ class _Callable(ModuleType):
         from hubbub.plan.overview import plan
 
         return plan(*arguments, **options)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """What editors and notebooks show."""
+        from hubbub.plan.overview import plan
+
+        return inspect.signature(plan)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -11,6 +11,7 @@ from hubbub.model.mechanism import Goal, Quantity
 from hubbub.plan.proposal import Wish, with_bits
 from hubbub.plan.ranking import Option, pick, rank
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.markup import Markup, escaped, paragraph, table, whisker, whole
 from hubbub.privacy.shuffle import check_delta
 from hubbub.protocol.task import Task
 
@@ -94,6 +95,24 @@ class Plan:
         return "\n".join([*lines, *self.closing()])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the ranking, what is taken in bold, a bar for each error, the guarantee below."""
+        worst = max((option.error for option in self.suitable), default=1.0)
+        rows = [
+            (
+                Markup(f"<strong>{escaped(option.name)}</strong>")
+                if option.name == self.chosen.name
+                else option.name,
+                whisker(0.0, option.error, option.error, (0.0, worst), option.name != self.chosen.name),
+                *(f"{number:.4g}" for number in (option.error, option.largest, option.detectable)),
+                option.bytes,
+            )
+            for option in self.suitable
+        ]
+        head = ("mechanism", "", "error per key", "largest error", "detectable", "bytes")
+        parts = [paragraph(self.title()), table(head, rows), paragraph(MEANINGS)]
+        return whole(*parts, *(paragraph(line) for line in self.closing()))
 
 
 def plan(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,14 +37,34 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
-#: What a CSV file says of itself in every row, having no other place; `note` has the warnings, in the first row only.
+#: What a table in a file says of itself in every row; `note` has the warnings, in the first row only.
 ABOUT_COLUMNS = ("quantity", "level", "epsilon", "reports", "dropped", "note")
+_ABOUT_TYPES = dict(
+    zip(ABOUT_COLUMNS, ("string", "double", "double", "int64", "double", "string"), strict=True)
+)
 MEANINGS = {
     "frequency": "share of users who have the key",
     "mean": "mean value over all users, 0 for those without the key",
     "conditional": "mean value among the users who have the key",
     "sum": "sum over all users who reported",
 }
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is estimated of one key; `error` is None where nothing is known, `flagged` is as in `Estimate`."""
+
+    key: str
+    value: float
+    error: float | None
+    low: float
+    high: float
+    flagged: bool
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """At the estimate's level."""
+        return self.low, self.high
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,6 +96,23 @@ class Estimate:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def __iter__(self) -> Iterator[Row]:
+        """One row per key, in order."""
+        return (Row(**row) for row in self.rows())
+
+    def __contains__(self, key: object) -> bool:
+        return str(key) in self._places
+
+    def __getitem__(self, key: str | int) -> Row:
+        """The row of one key: `estimate["home"].value`."""
+        if key not in self:
+            raise Refused(f"{str(key)!r} is not among the {len(self):,} keys of this estimate.")
+        return next(iter(self.take([self._places[str(key)]])))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.keys)}
 
     def take(self, places: Sequence[int] | Int64s) -> Estimate:
         """The rows at these places, in this order."""
@@ -113,7 +151,7 @@ class Estimate:
         return dict(zip(COLUMNS, (*columns, self.flagged.tolist()), strict=True))
 
     def _about_columns(self) -> dict[str, list[Any]]:
-        """What a CSV file says of itself."""
+        """What a table in a file says of itself."""
         count, dropped = len(self), None if self.truncation is None else self.truncation.share
         same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
         warnings = [" ".join(self.warnings), *[""] * (count - 1)][:count]
@@ -140,13 +178,21 @@ class Estimate:
         }
 
     def to_pandas(self) -> Any:
-        """As a pandas DataFrame."""
-        return optional("pandas").DataFrame(self.rows(), columns=list(COLUMNS))
+        """As a pandas DataFrame; what the numbers are is in its `attrs`."""
+        frame = optional("pandas").DataFrame(self.rows(), columns=list(COLUMNS))
+        frame.attrs["hubbub"] = self.about()
+        return frame
+
+    def to_polars(self) -> Any:
+        """As a polars DataFrame."""
+        return optional("polars").DataFrame(self.columns())
 
     def to_arrow(self) -> Any:
         """As a pyarrow Table; what the numbers are is in its metadata."""
-        rows = (list(self.keys), self.value, self.error, self.low, self.high, self.flagged)
-        table = optional("pyarrow", "lake").table(dict(zip(COLUMNS, rows, strict=True)))
+        pyarrow = optional("pyarrow", "lake")
+        keys = pyarrow.array(self.keys, pyarrow.string())
+        rows = (keys, self.value, self.error, self.low, self.high, self.flagged)
+        table = pyarrow.table(dict(zip(COLUMNS, rows, strict=True)))
         return table.replace_schema_metadata({"hubbub": json.dumps(self.about())})
 
     def save(self, path: str | Path) -> None:
@@ -158,12 +204,18 @@ class Estimate:
             safe = {"key": [cell(key) for key in self.keys]}
             write_atomic(path, csv_bytes({**self.columns(), **safe, **self._about_columns()}))
         elif kind == ".parquet":
-            write_atomic(path, parquet_bytes(self.to_arrow()))
+            table, pyarrow = self.to_arrow(), optional("pyarrow", "lake")
+            for name, column in self._about_columns().items():
+                kind = pyarrow.type_for_alias(_ABOUT_TYPES[name])
+                table = table.append_column(name, [pyarrow.array(column, kind)])
+            write_atomic(path, parquet_bytes(table))
         else:
             raise Refused(f"{path}: write estimates to a name that ends in .csv, .json or .parquet.")
 
     def __str__(self) -> str:
         """What stands out and what does not, warnings first."""
+        from hubbub.server.pictures import closing
+
         best = self.worth_showing(20)
         lines = [
             *self.warnings,
@@ -178,11 +230,25 @@ class Estimate:
         ]
         if 0 < len(best) < len(self):
             lines.append(f"  ... {len(self) - len(best):,} more keys")
-        if self.findings.count:
-            lines.append(self.findings.words(self.quantity, self.reports))
-        return "\n".join([*lines, *self.notes, self.guarantee.short()])
+        return "\n".join([*lines, *closing(self)[:-1], self.guarantee.short()])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        from hubbub.server.pictures import as_html
+
+        marks = [mark_of(row) for row in self.worth_showing(20).rows()]
+        return as_html(self, MEANINGS[self.quantity], marks)
+
+    def plot(self, count: int = 20, *, dark: bool = False, axes: Any = None) -> Any:
+        """Draw the first rows with their intervals, with matplotlib, as the dashboard does; returns the axes.
+
+        Like `print`, it shows what stands out and greys what does not, and draws no selection of noise.
+        """
+        from hubbub.server.pictures import draw
+
+        return draw(self, MEANINGS[self.quantity], count, dark, axes)
 
 
 def mark_of(row: dict[str, Any], before: str = "") -> str:
