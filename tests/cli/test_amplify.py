@@ -244,3 +244,47 @@ def test_a_refused_round_leaves_the_ledger_alone(tmp_path: Path, task_file: Path
     assert "cannot be read" in refuse("rounds", tmp_path / "none.json")
     assert run_cli("rounds", ledger, "--add", task_file).exit_code == 2
     assert run_cli("rounds", ledger, "--reports", 5).exit_code == 2
+
+
+# Several messages
+
+
+PEOPLE = ("--people", 10_000, "--messages", 1)
+
+
+def test_several_messages() -> None:
+    said = succeed("amplify", *COLLISION, *PEOPLE, "--rounds", 10, "--method", "advanced")
+    assert said["shuffled"]["epsilon"] == pytest.approx(0.033483, abs=5e-7)
+    assert said["rounds"]["guarantee"]["epsilon"] > 2 * said["shuffled"]["epsilon"]
+    text = run_cli("amplify", *COLLISION, *PEOPLE).output
+    assert "all reports of one person, 1 on average, among 10,000 people" in text
+    assert "no bound for all reports" in text
+
+
+def test_people_who_are_missing_hide_nobody() -> None:
+    said = succeed("amplify", *COLLISION, *PEOPLE, "--missing", 5_000)
+    fewer = succeed("amplify", *COLLISION, "--people", 5_000, "--messages", 1)
+    assert said["people"] == 5_000
+    assert said["shuffled"]["epsilon"] == fewer["shuffled"]["epsilon"] > 0.04
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*COLLISION, "--messages", 2), "go together"),
+        ((*COLLISION, "--people", 10), "go together"),
+        ((*COLLISION, *PEOPLE, "--reports", 10), "without --reports"),
+        ((*COLLISION, "--reports", 10, "--missing", 1), "--missing goes with --people"),
+        ((*COLLISION,), "Give --reports once"),
+    ],
+)
+def test_messages_and_what_they_go_with(arguments: tuple[Any, ...], words: str) -> None:
+    result = run_cli("amplify", *arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_messages_that_cannot_be_hidden() -> None:
+    few = ("--people", 10, "--missing", 9, "--messages", 1)
+    assert "messages must be above 0" in refuse("amplify", *COLLISION, "--people", 10_000, "--messages", 0)
+    assert "at least 2 people" in refuse("amplify", *COLLISION, *few)

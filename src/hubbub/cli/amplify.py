@@ -27,8 +27,20 @@ _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
     "--reports",
     type=int,
     multiple=True,
-    required=True,
     help="Reports that leave the shuffler in one crowd; a task says how many of one person's.",
+)
+@click.option("--people", type=int, help="With --messages: people whose reports are in one crowd.")
+@click.option(
+    "--messages",
+    type=float,
+    help="Instead of one report: a random number of them per person, this many on average.",
+)
+@click.option(
+    "--missing",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="With --people: so many of them may be missing or dishonest.",
 )
 @click.option("--delta", type=float, default=1e-6, show_default=True, help="Failure probability.")
 @click.option(
@@ -54,6 +66,9 @@ def command(
     max_entries: int | None,
     settings: tuple[str, ...],
     reports: tuple[int, ...],
+    people: int | None,
+    messages: float | None,
+    missing: int,
     delta: float,
     rounds: int,
     method: Any,
@@ -65,18 +80,27 @@ def command(
 
     For a task file: of all reports of one person in a period, and what a month and a year of periods add up to.
 
+    With --messages: if everybody sends several reports, a random number of them (Poisson) drawn without a look at the
+    record, each made afresh and sealed on its own.
+
     With --compare: all known bounds against local epsilon, for Collision as in the paper or for --mechanism.
     """
     from hubbub.cli._tasks import parse_settings
 
     parameters = parse_settings(settings)
+    if (messages is None) != (people is None):
+        raise click.UsageError("--messages and --people go together.")
+    if messages is not None and (compare or reports or task is not None):
+        raise click.UsageError("--messages is for --mechanism and --people, without --reports and --compare.")
+    if missing and people is None:
+        raise click.UsageError("--missing goes with --people.")
     if compare:
         if task is not None or epsilon is not None or max_entries is None:
             raise click.UsageError("--compare needs --max-entries, and neither a task nor --epsilon.")
         _compare(mechanism, {"max_entries": max_entries, **parameters}, reports, delta, output, as_json)
         return
-    if output is not None or len(reports) != 1:
-        raise click.UsageError("Only --compare writes a figure or takes several --reports.")
+    if output is not None or len(reports) != (0 if messages is not None else 1):
+        raise click.UsageError("Give --reports once; only --compare writes a figure or takes several.")
     if (task is None) == (mechanism is None):
         raise click.UsageError("Give a task file, or --mechanism with --epsilon and --max-entries.")
     if task is not None:
@@ -92,6 +116,9 @@ def command(
         if epsilon is None or max_entries is None:
             raise click.UsageError("--mechanism needs --epsilon and --max-entries.")
         chosen = make_mechanism(str(mechanism), epsilon=epsilon, max_entries=max_entries, **parameters)
+        if messages is not None and people is not None:
+            _messages(chosen, people - missing, messages, delta, rounds, method, as_json)
+            return
         _amplify(chosen, reports[0], delta, rounds, method, as_json)
 
 
@@ -104,12 +131,11 @@ def _amplify(
     as_json: bool,
     task: Task | None = None,
 ) -> None:
-    from hubbub.privacy.compose import compose
+    from hubbub.calls.amplify import amplify
     from hubbub.privacy.over_time import over_time
-    from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 
     most = 1 if task is None else task.reports_per_period
-    local, shuffled = mechanism.guarantee(), shuffled_guarantee(mechanism, reports, delta, most)
+    local, shuffled = mechanism.guarantee(), amplify(task or mechanism, reports, delta)
     data: dict[str, Any] = {
         "mechanism": mechanism.name,
         "local": local.as_dict(),
@@ -122,7 +148,38 @@ def _amplify(
         if task.period != "once" or most > 1:
             lines += ["all that one person says:", *(f"  {span.words()}" for span in spans)]
     if rounds > 1:
-        total = compose([crowd_of(mechanism, reports, most)] * rounds, delta, method)
+        total = amplify(task or mechanism, reports, delta, rounds, method)
+        data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}
+        lines.append(f"{f'{rounds} rounds':<11} {total.words()}")
+    say(as_json, data, "\n".join(lines))
+
+
+def _messages(
+    mechanism: Mechanism,
+    people: int,
+    messages: float,
+    delta: float,
+    rounds: int,
+    method: Any,
+    as_json: bool,
+) -> None:
+    from hubbub.calls.amplify import amplify_messages
+
+    one, shuffled = mechanism.guarantee(), amplify_messages(mechanism, people, messages, delta)
+    data: dict[str, Any] = {
+        "mechanism": mechanism.name,
+        "messages": messages,
+        "people": people,
+        "local": one.as_dict(),
+        "shuffled": shuffled.as_dict(),
+    }
+    lines = [
+        f"one report  {one.short()}",
+        "unshuffled  no bound for all reports of one person: their number has none",
+        f"shuffled    {shuffled.words()}",
+    ]
+    if rounds > 1:
+        total = amplify_messages(mechanism, people, messages, delta, rounds, method)
         data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}
         lines.append(f"{f'{rounds} rounds':<11} {total.words()}")
     say(as_json, data, "\n".join(lines))

@@ -45,10 +45,10 @@ def command(
 ) -> None:
     """Estimates with error bars from a state file."""
     from hubbub.cli._show import show_estimate, show_warnings
-    from hubbub.cli._tasks import read_vocabulary
     from hubbub.plan.advice import advised
     from hubbub.protocol.files import load_state
     from hubbub.server.estimates import estimate
+    from hubbub.tables.counts import read_vocabulary
 
     task, loaded = load_state(state)
     keys = None

@@ -16,6 +16,7 @@ from hubbub.primitives.errors import Refused
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Goal
     from hubbub.plan.entries import Limit
+    from hubbub.plan.overview import Plan, Trust
     from hubbub.plan.ranking import Option
 
 Number = TypeVar("Number", int, float)
@@ -62,7 +63,7 @@ def command(
     keys: int | None,
     vocabulary: Path | None,
     bits: int | None,
-    model: str,
+    model: Trust,
     most_bytes: int | None,
     want_error: float | None,
     mechanism: str,
@@ -78,46 +79,48 @@ def command(
     """Which mechanism reaches a goal, with what error, before anything is collected."""
     from dataclasses import replace
 
-    from hubbub.cli._tasks import key_space, parse_range, with_bits
-    from hubbub.plan.ranking import pick, rank
-    from hubbub.protocol.task import Task
+    from hubbub.cli._tasks import key_space, span_of
+    from hubbub.plan.overview import goal_in, planned, unit_size
+    from hubbub.plan.proposal import Wish
 
     space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
-    given = options["max_entries"]
-    goal = _goal(space, model, {**options, "max_entries": 32 if given is None else given})
-    low, high = parse_range(options["value_range"], goal.values == "signed")
-    largest = max(abs(low), abs(high))
-    size = _unit_size(goal, low, high)
-    rules: _Rules = {
-        "most_bytes": most_bytes,
-        "name": None if mechanism == "auto" else mechanism,
-        "best": best,
-    }
+    given, text = options["max_entries"], options["value_range"]
+    wish = Wish(
+        options["epsilon"],
+        32 if given is None else given,
+        None if text is None else span_of(text),
+        options["quantity"],
+        options["unit"],
+        options["distance"],
+        options["delta"],
+        users=options["users"],
+        mechanism=None if mechanism == "auto" else mechanism,
+        best=best,
+    )
+    goal = goal_in(wish, space, model)
+    size = unit_size(wish, goal.quantity)
+    rules: _Rules = {"most_bytes": most_bytes, "name": wish.mechanism, "best": best}
     data: dict[str, Any] = {}
     lines: list[str] = []
     if entries is not None:
         limits = _limits(data, lines, goal, entries, options, size, rules)
-        goal = goal if given is not None else replace(goal, max_entries=limits[0].max_entries)
-        lines += [] if given is not None else [f"The plan is for max-entries {goal.max_entries}."]
+        wish = wish if given is not None else replace(wish, max_entries=limits[0].max_entries)
+        lines += [] if given is not None else [f"The plan is for max-entries {wish.max_entries}."]
     elif options["frequency"] is not None or options["shares"] is not None:
         raise Refused("--frequency and --shares are about --entries.")
-    ranking = rank(goal, size, most_bytes, rules["name"])
-    chosen = pick(ranking, best)
-    data["options"] = [option.as_dict(largest) for option in ranking]
-    data["chosen"] = chosen.as_dict(largest)
+    found = planned(wish, space, model, most_bytes)
+    data["options"] = found.rows()
+    data["chosen"] = found.chosen.as_dict(found.largest)
     if want_error is not None:
-        lines.insert(0, _inverse(data, goal, want_error, size, rules))
+        lines.insert(0, _inverse(data, found.goal, want_error, size, rules))
     if output is not None:
-        if chosen.mechanism is None:
-            raise Refused("No mechanism reaches this goal; no task was written.")
-        parsed = {"name": name, "low": low, "high": high, "mechanism": chosen.mechanism}
-        Task.parse({**parsed, "keys": with_bits(space, chosen.mechanism)}).save(output)
-        lines.append(f"Task of {chosen.name} written to {output}")
+        found.task(name).save(output)
+        lines.append(f"Task of {found.chosen.name} written to {output}")
     if plot is not None:
-        draw(plot, goal, size, against, ranking)
+        draw(plot, found.goal, size, against, list(found.options))
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
-    say(as_json, data, lambda: show(ranking, chosen, lines, goal, largest))
+    say(as_json, data, lambda: show(found, lines))
 
 
 class _Rules(TypedDict):
@@ -126,26 +129,6 @@ class _Rules(TypedDict):
     most_bytes: int | None
     name: str | None
     best: bool
-
-
-def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
-    """What the options ask for, checked."""
-    from dataclasses import replace
-
-    from hubbub.cli._tasks import goal_of
-    from hubbub.model.guarantee import Guarantee
-    from hubbub.privacy.shuffle import check_delta
-
-    has_values = options["value_range"] is not None
-    Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
-    if options["delta"] and options["unit"] != "l1" and model == "local":
-        raise Refused("A delta goes with --unit l1 or with --model shuffled.")
-    if model == "shuffled":
-        check_delta(options["delta"])
-    if options["quantity"] in ("mean", "conditional") and not has_values:
-        raise Refused("Means need values: give their range with --range LOW:HIGH.")
-    goal = goal_of({**options, "family": "walsh"}, space, has_values)
-    return replace(goal, central_epsilon=goal.epsilon if model == "shuffled" else None)
 
 
 def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, rules: _Rules) -> str:
@@ -205,13 +188,6 @@ def _limits(
     return limits
 
 
-def _unit_size(goal: Goal, low: float, high: float) -> float:
-    """What 1 on the scale of [-1, 1] stands for."""
-    if goal.quantity == "frequency" or goal.values == "set":
-        return 1.0
-    return (high - low) / 2 if goal.quantity == "conditional" else max(abs(low), abs(high))
-
-
 def read_pairs(path: Path, what: str, kind: Callable[[str], Number]) -> dict[Number, int]:
     """Lines of a number and how many there are of it, after a header."""
     from hubbub.primitives.envelope import read_file
@@ -234,45 +210,26 @@ def read_pairs(path: Path, what: str, kind: Callable[[str], Number]) -> dict[Num
     return pairs
 
 
-def show(options: list[Option], chosen: Option, lines: list[str], goal: Goal, largest: float) -> None:
+def show(found: Plan, lines: list[str]) -> None:
     """The ranking as a table."""
     from rich.console import Console
     from rich.table import Table
 
+    from hubbub.plan.overview import MEANINGS
+
     console = Console()
-    table = Table(title=f"{goal.quantity}, {goal.users:,} users, {goal.keys:,} keys", title_justify="left")
+    table = Table(title=found.title(), title_justify="left")
     table.add_column("mechanism", no_wrap=True)
     for name in ("error per key", "largest error", "detectable", "bytes", "hashes"):
         table.add_column(name, justify="right")
     table.add_column("state", justify="right")
-    for option in options:
-        if option.mechanism is not None:
-            numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
-            table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
+    for option in found.suitable:
+        numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
+        table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
     console.print(table)
-    console.print(
-        "error: standard error of a rare key; largest: median of the worst over all keys; detectable: smallest "
-        "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
-        "what the server holds."
-    )
-    if chosen.mechanism is not None:
-        console.print(f"{_verdict(options[0], chosen)} {chosen.promise(largest).words()}", markup=False)
-        if chosen.shuffled:
-            console.print(chosen.shuffled, markup=False)
-    for option in options:
-        if option.mechanism is None:
-            console.print(f"Not {option.name}: {option.reason}", markup=False)
-    for line in lines:
+    console.print(MEANINGS)
+    for line in [*found.closing("--best"), *lines]:
         console.print(line, markup=False)
-
-
-def _verdict(best: Option, chosen: Option) -> str:
-    if chosen is best:
-        return f"Best: {best.name}."
-    return (
-        f"Taken: {chosen.name} with {chosen.bytes} instead of {best.bytes} bytes a report and "
-        f"{100 * (chosen.error / best.error - 1):.1f}% more error than the best (--best takes that)."
-    )
 
 
 def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option]) -> None:

@@ -93,11 +93,10 @@ def command(
         raise click.UsageError(
             "--max-contribution goes with --user and a column of values, and only with both."
         )
-    from hubbub.cli._tasks import read_vocabulary
     from hubbub.primitives.envelope import check_ending
     from hubbub.release.artifact import RELEASE
     from hubbub.release.publisher import STAGES, build, make_goal
-    from hubbub.tables.counts import read_table
+    from hubbub.tables.counts import read_table, read_vocabulary
 
     check_ending(output, RELEASE)
     kind: Any = "counts" if value is None else "reals"

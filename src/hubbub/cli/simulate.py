@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -46,45 +46,31 @@ def command(
 
     The coins are seeded: nothing that comes out of this is private.
     """
-    import numpy as np
-
+    from hubbub.calls.outcome import simulate
     from hubbub.cli._cost import announce_cost
     from hubbub.cli._show import show_warnings
-    from hubbub.plan.advice import advised
     from hubbub.protocol.task import Task
-    from hubbub.server.estimates import estimate, offered_quantity
-    from hubbub.server.truncation import truncation_of_table
-    from hubbub.simulation.rehearsal import simulate, true_values
-    from hubbub.tables.records import encode_table, read_table
 
-    loaded = Task.load(task)
-    quantity = offered_quantity(loaded, quantity)
-    table = read_table(like, user, key, value)
-    entries, tidied = encode_table(loaded, table)
-    announce_cost(loaded, len(entries))
-    with progress("simulating", 2 * len(entries), as_json) as advance:
-        result = simulate(loaded, entries, seed, lambda _, done: advance(done))
-    asked = None if loaded.keys.kind == "closed" else table.keys
-    lengths = np.diff(entries.offsets)
-    lost = truncation_of_table(loaded, lengths)
-    found = estimate(loaded, result.state, asked, quantity, interval, truncation=lost, correct=correct)
-    found = advised(loaded, found, dict(Counter(lengths.tolist())))
-    found = replace(found, guarantee=replace(found.guarantee, noise="simulated"))
-    ids = loaded.keys.ids_of(found.keys)
-    truth, reported = (true_values(loaded, entries, found.quantity, ids, cut) for cut in (False, True))
-    known = np.isfinite(truth)
-    inside, as_reported = ((found.low <= true) & (true <= found.high) for true in (truth, reported))
-    coverage, coverage_reported = (float(hits[known].mean()) for hits in (inside, as_reported))
-    errors = (found.value - truth)[known & np.isfinite(found.error)]
-    rms = float(np.sqrt(np.mean(errors**2))) if len(errors) else None
+    def watch(step: str, total: int, task: Task) -> AbstractContextManager[Callable[[int], None]]:
+        announce_cost(task, total // 2)
+        return progress(step, total, as_json)
+
+    outcome = simulate(
+        like,
+        Task.load(task),
+        user,
+        key,
+        value,
+        quantity=quantity,
+        level=interval,
+        correct=correct,
+        seed=seed,
+        watch=watch,
+    )
+    found, summary = outcome.estimate, outcome.summary
     if output is not None:
         found.save(output)
-    summary = tidied + result.summary
-    best = np.argsort(-np.abs(np.nan_to_num(truth)), kind="stable")[:top]
-    rows = [
-        {**row, "truth": float(true) if np.isfinite(true) else None, "inside": bool(ok)}
-        for row, true, ok in zip(found.take(best).rows(), truth[best], inside[best], strict=True)
-    ]
+    rows = outcome.rows(top)
 
     def show() -> None:
         from rich.console import Console
@@ -101,22 +87,15 @@ def command(
             shown.add_row(row["key"], true, f"{row['value']:.4f}", span, "hit" if row["inside"] else "miss")
         console.print(shown)
         console.print(summary.words(), markup=False)
-        console.print(
-            f"{100 * coverage:.1f}% of {int(known.sum()):,} intervals hold the truth (meant: {100 * interval:g}%); "
-            + (f"root mean square error {rms:.4g}." if rms is not None else "nothing is known about any key.")
-        )
-        if summary.dropped_entries and not correct:
-            console.print(
-                f"That is the truth of whole records; {100 * coverage_reported:.1f}% hold the truth of records after "
-                "sampling down."
-            )
+        for line in outcome.closing():
+            console.print(line)
         console.print(found.guarantee.words(), markup=False)
 
     data = {
         **found.about(),
-        "coverage": coverage,
-        "coverage_after_sampling_down": coverage_reported,
-        "root_mean_square_error": rms,
+        "coverage": outcome.coverage,
+        "coverage_after_sampling_down": outcome.coverage_sampled_down,
+        "root_mean_square_error": outcome.rms,
         "summary": summary.as_dict(),
         "estimates": rows,
     }

@@ -111,3 +111,11 @@ def read_keys(path: str | Path) -> list[str]:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
     except UnicodeDecodeError:
         raise Refused(f"{path} is not UTF-8 text.") from None
+
+
+def read_vocabulary(path: str | Path) -> list[str]:
+    """The keys in a text file, one per line; empty lines do not count."""
+    keys = [line for line in read_keys(path) if line]
+    if not keys:
+        raise Refused(f"{path} lists no keys.")
+    return keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,14 @@ from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
 from hubbub.tables.csv_blocks import CsvFile, not_finite, to_numbers
+from hubbub.tables.frames import (
+    MAPPING,
+    add_batches,
+    fill_from_frame,
+    fill_from_mapping,
+    mapped_values,
+    name_of,
+)
 from hubbub.tables.labels import Codes, Integers, Labels, Sortable, text_labels
 
 #: Rows that are read, and rows that are put in order, at a time.
@@ -36,9 +44,31 @@ class Table:
         return len(self.user)
 
 
-def read_table(path: str | Path, user: str, key: str, value: str | None = None) -> Table:
-    """Read the named columns of a file; what is wrong with it is refused with the line."""
-    path = Path(path)
+#: A file, a DataFrame of pandas or polars, a table of pyarrow, or a mapping from user to record.
+TableLike = Any
+
+
+def has_values(table: TableLike, value: str | None) -> bool:
+    """Whether records of a table have values: a column is named, or records are mappings from key to value."""
+    return mapped_values(table) if isinstance(table, Mapping) else value is not None
+
+
+def read_table(
+    table: TableLike, user: str | None = None, key: str | None = None, value: str | None = None
+) -> Table:
+    """Read the named columns of a file or of a table in memory; what is wrong with it is refused, with the line."""
+    if isinstance(table, Mapping):
+        if user is not None or key is not None or value is not None:
+            raise Refused("Columns are named for tables that have them; a mapping is from user to record.")
+        columns = _Columns(MAPPING, ["user", "key"], "value" if mapped_values(table) else None)
+        return columns.table(fill_from_mapping(table, columns))
+    if user is None or key is None:
+        raise Refused("Name the columns of the table: user, key and, if there are values, value.")
+    if not isinstance(table, str | Path):
+        columns = _Columns(name_of(table), [user, key], value)
+        fill_from_frame(table, columns)
+        return columns.table(0)
+    path = Path(table)
     if not path.exists():
         raise Refused(f"{path} does not exist.")
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
@@ -55,7 +85,8 @@ def read_table(path: str | Path, user: str, key: str, value: str | None = None) 
 class _Columns:
     """The columns of a table while it is read: labels of user and key, and values if there are any."""
 
-    def __init__(self, path: Path, texts: list[str], value: str | None) -> None:
+    def __init__(self, path: Any, texts: list[str], value: str | None) -> None:
+        """`path` is where rows come from: a file, or what a table in memory is called."""
         self.path, self.texts, self.value = path, texts, value
         self.names = texts + ([value] if value else [])
         self._labels: list[Labels | None] = [None] * len(texts)
@@ -198,42 +229,17 @@ def _read_csv(columns: _Columns) -> int:
 def _read_parquet(columns: _Columns) -> int:
     pyarrow = optional("pyarrow", "lake")
     parquet = optional("pyarrow.parquet", "lake")
-    missing = dict.fromkeys(columns.names, 0)
-    done = 0
     try:
         with parquet.ParquetFile(columns.path) as file:
             for name in columns.names:
                 columns.find(file.schema_arrow.names, name)
-            for batch in file.iter_batches(_READ, columns=list(missing)):
-                for name in missing:
-                    missing[name] += batch[name].null_count
-                if not any(missing.values()):
-                    for place, name in enumerate(columns.texts):
-                        columns.add(place, _labels(pyarrow, batch[name]))
-                    if columns.value:
-                        columns.add_values(batch[columns.value].to_numpy(zero_copy_only=False), done)
-                done += len(batch)
+            wanted = list(dict.fromkeys(columns.names))
+            add_batches(file.iter_batches(_READ, columns=wanted), columns, columns.path)
     except (pyarrow.ArrowException, OSError) as problem:
         raise Refused(
             f"{columns.path} is not a readable Parquet file: {str(problem).splitlines()[0]}"
         ) from None
-    for name, count in missing.items():
-        if count:
-            raise Refused(f"{columns.path}: column {name!r} has {count} missing values.")
     return 0
-
-
-def _labels(pyarrow: Any, column: Any) -> Any:
-    """Text as it is, anything else as a NumPy array."""
-    if isinstance(column, pyarrow.DictionaryArray):
-        column = column.dictionary_decode()
-    kinds = pyarrow.types
-    text = (
-        kinds.is_string(column.type)
-        or kinds.is_large_string(column.type)
-        or kinds.is_string_view(column.type)
-    )
-    return column if text else column.to_numpy(zero_copy_only=False)
 
 
 def _read_npz(columns: _Columns) -> int:
