@@ -18,7 +18,7 @@ from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.inverse import epsilon_for, users_for
-from hubbub.plan.ranking import Option, choose, pick, rank
+from hubbub.plan.ranking import SERVER_SECONDS, Option, choose, pick, rank
 from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.simulation.populations import distinct_population, zipf_population
 from hubbub.simulation.rehearsal import simulate
@@ -392,3 +392,24 @@ def test_shuffled_goals(
         assert option.shuffled == promise.words()
         assert option.error < local[option.name].error
         assert option.error == pytest.approx(math.sqrt(option.mechanism.variance(quantity, users)))
+
+
+def test_the_servers_time_is_said_and_bounded() -> None:
+    """A million people and keys in the shuffled model: a report names one code of 2^20, not 2^20 coefficients."""
+    goal = Goal("frequency", 1.0, 32, users=10**6, keys=10**6, central_epsilon=1.0, delta=1e-8)
+    found = {option.name: option for option in rank(goal)}
+    assert found["collision"].mechanism is not None
+    assert found["collision"].mechanism.buckets == 1 << 20  # type: ignore[attr-defined]
+    assert found["collision"].seconds < 3
+    assert found["sketch_response"].error <= found["collision"].error * (1 + 1e-9)
+
+
+def test_what_takes_a_server_too_long_is_not_recommended() -> None:
+    goal = Goal("frequency", 1.0, 32, users=10**6, keys=1 << 29, open=True, central_epsilon=1.0, delta=1e-8)
+    found = {option.name: option for option in rank(goal)}
+    assert found["sampled"].mechanism is None
+    assert "s of one core per million reports" in found["sampled"].reason
+    assert all(option.seconds <= SERVER_SECONDS for option in found.values() if option.mechanism)
+    by_hand = rank(goal, name="sampled", settings={"buckets": 1 << 14})[0]
+    assert by_hand.mechanism is not None
+    assert by_hand.seconds > SERVER_SECONDS

@@ -280,6 +280,10 @@ class Mechanism(BaseModel, ABC):
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         """Add reports to a state, in place."""
 
+    def report_steps(self, keys: Keys) -> int:
+        """Additions that a report costs the server, about."""
+        return len(self.layout.fields)
+
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         """How much each report speaks for these keys together: what an attacker would look at."""
         raise Refused(

@@ -20,6 +20,11 @@ from hubbub.model.keys import LARGEST_BITS, Keys, bits_for
 from hubbub.model.mechanism import Goal, Mechanism, Quantity, ValueKind
 from hubbub.primitives.errors import Refused, explain
 
+#: Seconds of a server's core per million reports that a plan may take, unless told otherwise.
+SERVER_SECONDS = 60.0
+#: Microseconds for reading a report, and per addition to a state that fits into a cache, or not (measured).
+_READING, _ADDING, _ADDING_FAR = 1.5, 0.005, 0.03
+_CACHED = 1 << 25
 #: How much more error than the least a shorter report may have and still be taken.
 THRIFT = 1.05
 
@@ -38,6 +43,8 @@ class Option:
     detectable: float = math.inf
     hashes: int = 0
     server: str = ""
+    #: Of a server's core per million reports, about.
+    seconds: float = 0.0
     shuffled: str = ""
     #: The same mechanism with ever shorter reports and more error.
     shorter: tuple[Option, ...] = ()
@@ -65,6 +72,7 @@ class Option:
             "report_bytes": self.bytes,
             "device_hashes": self.hashes,
             "server": self.server,
+            "server_seconds_per_million": self.seconds,
             "guarantee": self.promise(largest).as_dict(),
             "shuffled": self.shuffled,
             "parameters": self.mechanism.model_dump(exclude_none=True),
@@ -175,6 +183,16 @@ def _best_of(
         return Option(
             kind.name, None, _too_long(found), f"allow {min(m.layout.width for m in found)} bytes a report"
         )
+    by_hand = bool(settings) or goal.family == "prf"
+    fitting = [m for m in fitting if by_hand or server_seconds(m, local) <= SERVER_SECONDS]
+    if not fitting:
+        least = min(server_seconds(m, local) for m in found)
+        return Option(
+            kind.name,
+            None,
+            f"would take a server about {least:,.0f} s of one core per million reports",
+            "fold keys to fewer bits, or set its buckets by hand",
+        )
     try:
         options = [_option(mechanism, goal, local, unit_size, note) for mechanism in fitting]
     except ValidationError as problem:
@@ -199,6 +217,7 @@ def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, not
         detectable=-error * quantile(0.025 / goal.keys),
         hashes=mechanism.seeds_per_report * mechanism.max_entries,
         server=_server_cost(mechanism, goal),
+        seconds=server_seconds(mechanism, goal),
         shuffled=note,
     )
 
@@ -291,13 +310,24 @@ def offers(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any] | None
     return [m for m in found if wanted in m.quantities]
 
 
-def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
+def _keys_of(mechanism: Mechanism, goal: Goal) -> Keys:
+    """The keys that a task for this goal would have."""
     if goal.open:
         bits = (goal.keys - 1).bit_length()
-        keys = Keys(kind="wide") if bits > LARGEST_BITS else Keys(kind="folded", bits=bits)
-    else:
-        codes = goal.keys * (2 if mechanism.sided else 1)
-        keys = Keys(kind="closed", size=goal.keys, bits=bits_for(codes))
+        return Keys(kind="wide") if bits > LARGEST_BITS else Keys(kind="folded", bits=bits)
+    codes = goal.keys * (2 if mechanism.sided else 1)
+    return Keys(kind="closed", size=goal.keys, bits=bits_for(codes))
+
+
+def server_seconds(mechanism: Mechanism, goal: Goal) -> float:
+    """What a million reports take of one core of the server, about; where reports are kept, for one key at least."""
+    keys = _keys_of(mechanism, goal)
+    far = not mechanism.keeps_reports(keys) and 8 * math.prod(mechanism.totals_shape(keys)) > _CACHED
+    return _READING + mechanism.report_steps(keys) * (_ADDING_FAR if far else _ADDING)
+
+
+def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
+    keys = _keys_of(mechanism, goal)
     if mechanism.keeps_reports(keys):
         return "all reports"
     size = 8 * math.prod(mechanism.totals_shape(keys))

@@ -227,7 +227,9 @@ class Hashed(Mechanism):
         return self._votes_of(np.zeros((0, len(self.layout.fields)), np.uint64))
 
     def report_steps(self, keys: Keys) -> int:
-        """Additions that a report costs the server, about: the shorter of its lists of codes and of coefficients."""
+        """The shorter of a report's lists of codes and of coefficients; or every asked key, where reports are kept."""
+        if self.keeps_reports(keys):
+            return self.channels * (keys.places if keys.kind == "closed" else 1)
         a = bucket_bits(self.buckets)
         return self.channels << (max(0, keys.bits - a) if self._sums_codes(keys) else a)
 
