@@ -14,8 +14,8 @@ from helpers import refused, small_task
 from hubbub.checks.exact import law_of
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.primitives.arrays import Floats
-from hubbub.primitives.samplers import UNIT, favoured_weight
-from hubbub.privacy.messages import PoissonCrowd, exact_messages, messages_guarantee, poisson_crowd
+from hubbub.primitives.samplers import UNIT, exact_messages, favoured_weight
+from hubbub.privacy.messages import PoissonCrowd, messages_guarantee, poisson_crowd
 from hubbub.privacy.shuffle import crowd_of
 
 #: Counts from here on are so rare in these tests that they are left out.

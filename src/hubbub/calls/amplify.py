@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.compose import Method, compose
-from hubbub.privacy.messages import exact_messages, messages_guarantee, poisson_crowd
+from hubbub.privacy.messages import messages_guarantee, poisson_crowd
 from hubbub.privacy.over_time import DELTA
 from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 from hubbub.protocol.task import Task

@@ -9,14 +9,21 @@ A client draws its coins from the operating system and accepts no others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.model.record import Entries, Record, Summary, plain_record
+from hubbub.model.state import sort_rows
+from hubbub.primitives.batch import per_record, run_kernel
 from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
+from hubbub.primitives.errors import Refused
 from hubbub.primitives.kernel import BULK
+from hubbub.primitives.samplers import poisson
 from hubbub.protocol.task import Task
 
 #: Records that are worked on at a time, and of wide reports no more than have this many numbers.
@@ -34,10 +41,19 @@ class Client:
 
     def report(self, record: Record) -> bytes:
         """One private report of a record: a map key -> value, or a collection of keys."""
+        if self.task.messages:
+            raise Refused("This task asks for several messages, each sent on its own: call reports(record).")
+        return self._made(record).tobytes()
+
+    def reports(self, record: Record) -> list[bytes]:
+        """All reports of a record: one, or as many messages as were drawn for a task with several, perhaps none."""
+        return [row.tobytes() for row in self._made(record)]
+
+    def _made(self, record: Record) -> NDArray[np.uint8]:
         entries, tidied = encode_record(self.task, record)
         packed, sampled = privatize(self.task, entries, SecretCoins(), SystemSeeds())
         self.summary += tidied + sampled
-        return packed.tobytes()
+        return packed
 
 
 def encode_record(task: Task, record: Record) -> tuple[Entries, Summary]:
@@ -75,21 +91,46 @@ def privatize(
     seeds: SeedSource,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[NDArray[np.uint8], Summary]:
-    """Packed reports [n, width] of many records.
+    """Packed reports [n, width] of many records: one each, or a random number of messages each.
 
-    For clients and for simulations alike: whoever calls decides which coins are flipped.
+    For clients and for simulations alike: whoever calls decides which coins are flipped. Messages are sorted, so that
+    their order says nothing about who sent which.
     """
-    layout = task.mechanism.layout
-    packed = np.zeros((len(entries), layout.width), dtype=np.uint8)
+    layout, mean = task.mechanism.layout, task.mean_messages
+    packed = np.zeros((len(entries) if mean is None else 0, layout.width), dtype=np.uint8)
+    messages = []
     summary = Summary()
-    step = records_at_a_time(task)
+    step = max(1, records_at_a_time(task) // (1 if mean is None else math.ceil(mean)))
     for start in range(0, len(entries), step):
         part = entries.slice(start, min(start + step, len(entries)))
+        records = len(part)
+        if mean is not None:
+            part = part.repeat(_message_counts(records, mean, coins))
         part, sampled = task.shortened(part, coins)
         summary += sampled
         drawn = seeds.draw(layout.fields[0].bits, len(part) * task.mechanism.seeds_per_report)
-        packed[start : start + len(part)] = layout.pack(
-            task.mechanism.randomize(task.keys, part, drawn, coins)
-        )
-        progress(len(part))
-    return packed, summary
+        made = layout.pack(task.mechanism.randomize(task.keys, part, drawn, coins))
+        if mean is None:
+            packed[start : start + len(part)] = made
+        else:
+            messages.append(made)
+        progress(records)
+    return packed if mean is None else sort_rows(np.concatenate([packed, *messages])), summary
+
+
+class _Mean(NamedTuple):
+    numerator: int
+    denominator: int
+
+
+@per_record
+def _draw_messages(tape: Any, i: int, counts: Any, mean: Any, drawn: Any) -> None:
+    drawn[i] = poisson(tape, mean.numerator, mean.denominator)
+
+
+def _message_counts(records: int, mean: Fraction, coins: Coins) -> NDArray[np.int64]:
+    """How many messages each record sends. It is drawn without a look at the record, so it says nothing about it."""
+    drawn = np.zeros(records, dtype=np.int64)
+    shape = _Mean(mean.numerator, mean.denominator)
+    run_kernel(_draw_messages, coins, records, shape, shape, drawn)
+    return drawn

@@ -53,7 +53,10 @@ class Ledger:
     def sealed(
         self, task: Task, record: Record, public_key: bytes, day: datetime.date | None = None
     ) -> bytes:
-        """The same for a shuffler: a fresh report, sealed for the collector, then the last sealed item again."""
+        """The same for a shuffler: a fresh report, sealed for the collector, then the last sealed item again.
+
+        For a task with several messages: all of them, each sealed on its own, one after the other, and perhaps none.
+        """
         day = day or datetime.date.today()
         try:
             return self._make(task, record, day, public_key)
@@ -73,9 +76,17 @@ class Ledger:
                     f"The budget of task {task.name!r} for period {period_of(task, day)} is spent "
                     f"({len(made)} of {task.reports_per_period} reports made); replay the last report instead."
                 )
-            payload = Client(task).report(record)
-            if public_key is not None:
-                payload = seal(payload, public_key, task, period_of(task, day))
+            if public_key is None:
+                if task.messages:
+                    raise Refused(
+                        "A task with several messages is for a shuffler: without one, their epsilons add up."
+                    )
+                payload = Client(task).report(record)
+            else:
+                period = period_of(task, day)
+                payload = b"".join(
+                    seal(each, public_key, task, period) for each in Client(task).reports(record)
+                )
             made.append(payload.hex() if public_key is None else {"sealed": payload.hex()})
             write_atomic(self.path, json.dumps(book).encode(), private=True)
         return payload
@@ -91,14 +102,19 @@ class Ledger:
                 f"the same report must not reach {one} as well."
             )
         last = _payload(found[-1])
-        if sealed and len(last) < sealed_width(task):  # made when items did not name their key
+        if (
+            sealed and not task.messages and len(last) < sealed_width(task)
+        ):  # made when items did not name their key
             return naming_no_key(task, last)
         return last
 
     def spent(self, task: Task) -> float:
         """The epsilon that this device has spent on a task, all periods added up."""
         periods = self._read(task).get(task.digest.hex(), {})
-        return task.guarantee.epsilon * sum(len(made) for made in periods.values())
+        made = [each for period in periods.values() for each in period]
+        if task.messages:
+            return task.guarantee.epsilon * sum(len(_payload(each)) // sealed_width(task) for each in made)
+        return task.guarantee.epsilon * len(made)
 
     def _locked(self) -> AbstractContextManager[object]:
         """One writer at a time, across processes; released by the operating system if the process dies."""
@@ -131,11 +147,14 @@ class Ledger:
                 if not isinstance(made, list):
                     raise ValueError
                 for each in made:
-                    sealed = isinstance(each, dict)
-                    widths = {task.mechanism.layout.width}
-                    if sealed:
-                        widths = {sealed_width(task), sealed_width(task) - KEY_BYTES}
-                    if len(_payload(each)) not in widths:
+                    size, width = len(_payload(each)), sealed_width(task)
+                    if not isinstance(each, dict):
+                        fits = size == task.mechanism.layout.width
+                    elif task.messages:
+                        fits = size % width == 0
+                    else:
+                        fits = size in (width, width - KEY_BYTES)
+                    if not fits:
                         raise ValueError
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             raise Refused(

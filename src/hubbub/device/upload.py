@@ -123,7 +123,9 @@ class Uploader:
         if self._sealed_for is None:
             self.add(ledger.report(self._task, record, day))
         else:
-            self.add_sealed([ledger.sealed(self._task, record, self._sealed_for, day)])
+            sealed = ledger.sealed(self._task, record, self._sealed_for, day)
+            if sealed:  # several messages may be none
+                self._take(sealed)
 
     def add(self, reports: bytes) -> None:
         """Take one report, or several one after another; they are on disk when this returns."""

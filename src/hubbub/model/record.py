@@ -95,6 +95,14 @@ class Entries:
             self.offsets[start : stop + 1] - self.offsets[start],
         )
 
+    def repeat(self, counts: Int64s) -> Entries:
+        """Record i counts[i] times, one after the other."""
+        lengths = np.repeat(np.diff(self.offsets), counts)
+        starts = np.repeat(self.offsets[:-1], counts)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        place = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Entries(self.ids[place], self.values[place], offsets)
+
 
 @dataclass(frozen=True)
 class Scale:

@@ -7,6 +7,7 @@ the coins object, or an enumeration of everything it could answer; compiled, the
 from __future__ import annotations
 
 from decimal import ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -278,3 +279,51 @@ def randomized_response(tape: Any, truth: int, outcomes: int, favoured: int, oth
     if truth >= 0 and chance(tape, favoured - other, favoured + (outcomes - 1) * other):
         return truth
     return below(tape, outcomes)
+
+
+# How many messages
+
+
+#: Messages per person, at most, and their decimals.
+MOST_MESSAGES, _DECIMALS = 10_000, 3
+
+
+def exact_messages(mean: float | str | Fraction) -> Fraction:
+    """The mean number of messages as it is written down."""
+    try:
+        exact = Fraction(str(mean))
+    except (ValueError, ZeroDivisionError):
+        raise Refused(f"messages must be a number, not {mean!r}.") from None
+    if not 0 < exact <= MOST_MESSAGES or (exact * 10**_DECIMALS).denominator != 1:
+        raise Refused(
+            f"messages must be above 0 and at most {MOST_MESSAGES:,}, with up to {_DECIMALS} decimals, not {mean!r}."
+        )
+    return exact
+
+
+@kernel
+def try_poisson(tape: Any, numerator: int, denominator: int) -> int:
+    """A number k with probability (1 - l) l^k / k!, l = numerator / denominator at most 1/2; or -1: try again.
+
+    The k-th coin is heads with probability l / k, and the next one tails with 1 - l / (k + 1); of these, (1 - l) in
+    1 - l / (k + 1) are taken. So what is taken at last has Poisson's law with mean l, exactly.
+    """
+    k = 0
+    while chance(tape, numerator, denominator * (k + 1)):
+        k += 1
+    if chance(tape, (denominator - numerator) * (k + 1), denominator * (k + 1) - numerator):
+        return k
+    return -1
+
+
+@kernel
+def poisson(tape: Any, numerator: int, denominator: int) -> int:
+    """A Poisson number with mean numerator / denominator: the sum of as many as have means of at most 1/2."""
+    parts = (2 * numerator + denominator - 1) // denominator
+    total = 0
+    for _ in range(parts):
+        found = -1
+        while found < 0:
+            found = try_poisson(tape, numerator, denominator * parts)
+        total += found
+    return total

@@ -45,22 +45,6 @@ _MOST_POINTS = 10.0**10
 _TAIL = 110.0
 #: A mean difference of this many squared standard deviations hides nothing.
 _HOPELESS = 300.0
-#: Messages per person, at most, and their decimals.
-MOST_MESSAGES, _DECIMALS = 10_000, 3
-
-
-def exact_messages(messages: float | str | Fraction) -> Fraction:
-    """M as an exact fraction: a number above 0 with up to three decimals."""
-    try:
-        exact = Fraction(str(messages))
-    except (ValueError, ZeroDivisionError):
-        raise Refused(f"messages must be a number, not {messages!r}.") from None
-    if not 0 < exact <= MOST_MESSAGES or (exact * 10**_DECIMALS).denominator != 1:
-        raise Refused(
-            f"messages must be above 0 and at most {MOST_MESSAGES:,}, with up to {_DECIMALS} decimals, "
-            f"not {messages!r}."
-        )
-    return exact
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Span:
 
     name: str
     periods: int
-    #: None if the deltas of that many reports add up to 1 or more: then nothing is promised.
+    #: None if the deltas of that many reports add up to 1 or more, or their number is random: nothing is promised.
     local: Guarantee | None
     #: None if there is no shuffler.
     shuffled: Guarantee | None
@@ -64,11 +64,16 @@ def over_time(
     found = []
     for name, periods in SPANS[task.period]:
         shuffled = None
+        if reports is not None and task.messages:
+            raise Refused(
+                "This task asks for several messages: what is promised depends on the number of people, not of reports."
+            )
         if reports is not None and periods == 1:
             shuffled = shuffled_guarantee(task.mechanism, reports, delta, most)
         elif reports is not None:
             shuffled = all_rounds(crowd_of(task.mechanism, reports, most), periods, delta, method)
-        found.append(Span(name, periods, all_reports(task.guarantee, periods * most), shuffled))
+        local = None if task.messages else all_reports(task.guarantee, periods * most)
+        found.append(Span(name, periods, local, shuffled))
     return found
 
 
@@ -97,6 +102,12 @@ def all_rounds(crowd: Crowd, periods: int, delta: float, method: Method = "loss"
 def spending(task: Task) -> str:
     """What one device spends, in words."""
     one = task.guarantee
+    if task.messages:
+        each = "" if task.period == "once" else f" {_PLAIN[task.period]}"
+        return (
+            f"A device sends {task.messages:g} messages on average{each}, a random number, and spends epsilon = "
+            f"{one.epsilon:.6g} on each; only a shuffler bounds what they say together (hubbub amplify --people)."
+        )
     if task.period == "once" and task.reports_per_period == 1:
         return f"A device reports once and spends {one.short()}."
     number, each = task.reports_per_period, _PLAIN[task.period]

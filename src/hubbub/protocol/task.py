@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import tomllib
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,9 +36,10 @@ from hubbub.primitives.coins import Coins
 from hubbub.primitives.envelope import read_file, refuse_ending, write_atomic
 from hubbub.primitives.errors import Refused, explain
 from hubbub.primitives.markup import facts, paragraph, whole
+from hubbub.primitives.samplers import exact_messages
 
 #: Rules that the first published task files did not have.
-_LATER_RULES = ("precision", "keep_reports")
+_LATER_RULES = ("precision", "keep_reports", "messages")
 
 
 class Task(BaseModel):
@@ -59,6 +61,12 @@ class Task(BaseModel):
     )
     keep_reports: bool = Field(
         default=True, description="whether the collector keeps reports that are in its state"
+    )
+    messages: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="reports a device makes at a time: 0 for one, else a random number with this mean (shuffled model)",
     )
     keys: Keys
     mechanism: SerializeAsAny[Mechanism]
@@ -97,6 +105,15 @@ class Task(BaseModel):
             raise ValueError(
                 f"two-sided keys need more than {self.keys.bits} bits per code; set keys.bits higher"
             )
+        if self.messages:
+            exact_messages(self.messages)
+            if not hasattr(self.mechanism, "response_weights"):
+                raise ValueError(
+                    f"several messages are for mechanisms that favour some outcomes of all; {self.mechanism.name} is "
+                    "none of them"
+                )
+            if self.reports_per_period > 1:
+                raise ValueError("messages are several reports already; reports_per_period must be 1")
         whole = self.mechanism.limits_entries and self.mechanism.guarantee().unit == "record"
         if self.keys.count_lengths and not whole:
             raise ValueError(
@@ -134,9 +151,20 @@ class Task(BaseModel):
         return mechanism_code(self.mechanism.name)
 
     @property
+    def mean_messages(self) -> Fraction | None:
+        """The mean of the random number of reports that a device makes at a time; None where it makes one."""
+        return exact_messages(self.messages) if self.messages else None
+
+    @property
     def guarantee(self) -> Guarantee:
         """What one report promises."""
         promise = self.mechanism.guarantee()
+        if self.messages:
+            note = (
+                f"Holds for a single report. A device sends {self.messages:g} on average, so without a shuffler that "
+                "mixes them less is promised: the epsilons of its reports add up."
+            )
+            return dataclasses.replace(promise, note=note)
         if promise.distance is None:
             return promise
         return dataclasses.replace(promise, distance=promise.distance * self.scale.half)
