@@ -17,10 +17,11 @@ from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell
-from hubbub.server.cases import Range, least_named
+from hubbub.server.cases import Range
 from hubbub.server.columns import csv_bytes, parquet_bytes
 from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
 from hubbub.server.intervals import Wanted, tie_levels
+from hubbub.server.quotients import least_named
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -261,6 +262,7 @@ def estimate(
             (1 - level) / (len(names) if simultaneous else 1),
             Range(task.low, task.high, task.scale.center, task.scale.half),
             None if simultaneous else tie_levels(moments.counts, state, ids),
+            1 if simultaneous else len(names),
         )
         low, high = wanted.limits(moments.counts, low, high, unknown)
         low, high = np.minimum(low, value), np.maximum(high, value)
