@@ -35,6 +35,11 @@ class Range:
     center: float
     half: float
 
+    @property
+    def balanced(self) -> bool:
+        """Whether votes for and against a key speak for different signs of its mean."""
+        return self.center == 0 or self.low < 0 < self.high
+
 
 class Cases:
     """The different counts there are among some keys, with their ties; and their laws under a hypothesis.
@@ -161,7 +166,7 @@ class Cases:
             return np.maximum(self.told, least)
         most = 1.0 if values.low <= 0 <= values.high else np.maximum.reduce(ends)
         likely = self._likeliest(value, values, least, np.maximum(most, least))
-        return np.where(self._rare, least, likely) if values.low < 0 < values.high else likely
+        return np.where(self._rare, least, likely) if values.balanced else likely
 
     def _likeliest(self, value: Any, values: Range, least: Any, most: Any) -> Any:
         """The frequency under which what was counted is likeliest, if this is the mean value.
@@ -264,10 +269,9 @@ class Cases:
         found, total = values.half * laws.mean, self.total(values)
         if values.center:
             found = found + values.center * laws.frequency
-        balanced = values.low < 0 < values.high
 
         def exact(tail: Floats, law: Law, value: Floats, side: int) -> Floats:
-            if not balanced:
+            if not values.balanced:
                 return tail
             return self._with_rare(
                 tail, law if self._by_names(values) else self.votes_law(value, values), side, values
