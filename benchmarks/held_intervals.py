@@ -1,18 +1,21 @@
-"""How often intervals hold the truth, from 0.3 to 1,000 reports a bucket: normal intervals beside those of hubbub.
+"""How often intervals hold the truth, from 0.3 reports a bucket on: normal intervals beside those of hubbub.
 
 A crowd with long-tailed lengths (or a data set in the compact form of `hubbub.experiments.datasets`) is sampled down to
-k entries once; that crowd is the truth, and it is collected from `--runs` times with other coins. Counted are keys that
+k entries once; that crowd is the truth, and it is collected from `--runs` times with other coins, by every mechanism
+that the planner knows for the quantity, in the planner's form. Values lie in -1:1, or in 1:5. Counted are keys that
 somebody has: single intervals (one key at a time, 95%), those of heavy and of rare keys, and runs in which the
-intervals for all keys together hold for all of them. Conditional means: keys that are not marked.
+intervals for all keys together hold for all of them. Conditional means: keys that are not marked, and whose true
+mean is not an end of the range (there an interval can miss on one side only).
 
     python benchmarks/held_intervals.py --runs 200
-    python benchmarks/held_intervals.py --data FOLDER --runs 40
+    python benchmarks/held_intervals.py --data FOLDER --runs 200 --most 2
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -20,37 +23,26 @@ from typing import Any
 import click
 import numpy as np
 
-from hubbub.checks.conformance import task_for
 from hubbub.experiments.datasets import read_compact
-from hubbub.mechanisms.registry import make_mechanism
-from hubbub.model.mechanism import Moments, Quantity
+from hubbub.model.mechanism import Goal, Mechanism, Moments, Quantity, ValueKind
 from hubbub.model.record import GRID, Entries, sample_down
+from hubbub.plan.ranking import rank
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import _quantity, estimate
 from hubbub.simulation.populations import Population, zipf_population
 from hubbub.simulation.rehearsal import repeated_states, true_values
 
-#: (mechanism, parameters, epsilon, k): what the planner may choose, from large reports to small ones.
-MECHANISMS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("sketch_response", {}),
-    ("collision", {}),
-    ("sketch_response", {"values": "signed", "count_names": True}),
-    ("sketch_response", {"values": "signed", "mode": "events"}),
-    ("coco", {"values": "signed", "target": "conditional"}),
-    ("pckv_grr", {"values": "signed"}),
-    ("privkv", {"values": "signed"}),
-)
+#: Mechanisms that the planner may choose, for records of several entries, and of one.
+SEVERAL = ("sketch_response", "collision", "coco", "privkv", "pckv_grr", "sampled", "sparse_sum")
+SINGLE = ("hadamard", "local_hashing", "sampled")
 #: Reports a bucket, epsilon and k.
-REGIMES = (
-    (0.3, 4.0, 72),
-    (1.0, 4.0, 32),
-    (1.5, 4.0, 72),
-    (3.0, 3.0, 32),
-    (10.0, 3.0, 16),
-    (100.0, 2.0, 8),
-    (1000.0, 1.0, 8),
-)
+REGIMES = ((0.3, 4.0, 24), (1.5, 4.0, 24), (10.0, 3.0, 12), (300.0, 2.0, 4))
+RANGES = ((-1.0, 1.0), (1.0, 5.0))
+QUANTITIES: tuple[Quantity, ...] = ("frequency", "mean", "conditional")
+KEYS = 150
+#: Where reports do not name buckets, or all of them: one size for all regimes.
+USERS = 2000
 HEAVY = 0.05
 
 
@@ -112,74 +104,107 @@ def as_before(moments: Moments) -> Moments:
     )
 
 
-def measure(task: Task, crowd: Population, runs: int, seed: int) -> Iterator[tuple[Quantity, Held, Held]]:
-    """Per quantity: how the normal intervals held, and those of `estimate`."""
-    ids = task.keys.all_ids()
-    quantities = task.mechanism.quantities
-    tables: dict[Quantity, tuple[Held, Held]] = {quantity: (Held(), Held()) for quantity in quantities}
-    truths = {quantity: true_values(task, crowd.entries, quantity, ids) for quantity in quantities}
+def measure(task: Task, crowd: Population, quantity: Quantity, runs: int, seed: int) -> tuple[Held, Held]:
+    """How the normal intervals held, and those of `estimate`."""
+    ids, old, new = task.keys.all_ids(), Held(), Held()
+    truth = true_values(task, crowd.entries, quantity, ids)
+    inner = crowd.frequency > 0
+    if quantity == "conditional":
+        inner &= (truth > task.low + 1e-9) & (truth < task.high - 1e-9)
     for state in repeated_states(task, crowd.entries, runs, seed):
-        moments = as_before(task.mechanism.moments(state, task.keys, ids))
-        for quantity in quantities:
-            truth = truths[quantity]
-            single, together = (
-                estimate(task, state, None, quantity, simultaneous=both) for both in (False, True)
+        moments = task.mechanism.moments(state, task.keys, ids)
+        plain = moments if moments.counts is None else as_before(moments)
+        single, together = (
+            estimate(task, state, None, quantity, simultaneous=both) for both in (False, True)
+        )
+        sides = [(found.low, found.high) for found in (single, together)]
+        widths = [-NormalDist().inv_cdf(0.025 / keys) for keys in (1, crowd.keys)]
+        with np.errstate(invalid="ignore"):
+            normal = [_quantity(task, plain, quantity, width)[2:] for width in widths]
+        unmarked = ~single.flagged if quantity == "conditional" else np.ones(len(ids), dtype=bool)
+        known = ~normal[0][2] if quantity == "conditional" else unmarked
+        for table, limits, shown in ((old, normal, known), (new, sides, unmarked)):
+            one, all_keys = (
+                (limit[0] <= truth) & (truth <= limit[1]) | ~np.isfinite(truth) for limit in limits
             )
-            new = [(found.low, found.high, found.flagged) for found in (single, together)]
-            old = [
-                _quantity(task, moments, quantity, -NormalDist().inv_cdf(0.025 / keys))[2:]
-                for keys in (1, crowd.keys)
-            ]
-            for table, sides in zip(tables[quantity], (old, new), strict=True):
-                inside, all_inside = (
-                    ((low <= truth) & (truth <= high) | ~np.isfinite(truth), ~flagged)
-                    for low, high, flagged in sides
-                )
-                shown = inside[1] & (crowd.frequency > 0)
-                table.add(inside[0][shown], all_inside[0], crowd.frequency[shown] > HEAVY)
-    for quantity in quantities:
-        yield quantity, *tables[quantity]
+            shown = shown & inner
+            table.add(one[shown], all_keys, crowd.frequency[shown] > HEAVY)
+    return old, new
 
 
-def crowds(
-    users: int, k: int, seed: int, folder: Path | None, signed: bool
-) -> Iterator[tuple[str, Population]]:
-    """Long-tailed crowds of this size, made up or from files, sampled down to k entries a user."""
-    if folder is None:
-        whole = zipf_population(
-            users, 400, seed, exponent=1.0, entries=max(2.0, 0.5 * k), tail=1.0, signed=signed
-        )
-        yield "zipf", Population(sample_down(whole.entries, k, InsecureCoins(seed))[0], whole.keys)
-        return
-    for path in sorted(folder.glob("*.npz")):
-        data = read_compact(path)
-        if len(data.entries) < users or signed == path.stem.endswith("_set"):
-            continue
-        rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.choice(len(data.entries), users, replace=False))
-        lengths = np.diff(data.entries.offsets)[chosen]
-        places = np.concatenate([np.arange(*data.entries.offsets[i : i + 2]) for i in chosen])
-        kept = np.argsort(
-            -np.bincount(data.entries.ids.astype(np.int64), minlength=data.keys), kind="stable"
-        )[:2000]
-        number = np.full(data.keys, -1)
-        number[kept] = np.arange(len(kept))
-        ids = number[data.entries.ids[places].astype(np.int64)]
-        owner = np.repeat(np.arange(users), lengths)[ids >= 0]
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=users))]).astype(np.int64)
-        values = data.entries.values[places][ids >= 0]
-        entries = Entries(
-            ids[ids >= 0].astype(np.uint64), values if signed else np.full_like(values, GRID), offsets
-        )
-        yield path.stem, Population(sample_down(entries, k, InsecureCoins(seed))[0], len(kept))
+def made_up(users: int, k: int, seed: int, signed: bool) -> Population:
+    """A crowd with long-tailed lengths, sampled down to k entries a user."""
+    whole = zipf_population(
+        users, KEYS, seed, exponent=1.0, entries=max(2.0, 0.5 * k), tail=1.0, signed=signed
+    )
+    return Population(sample_down(whole.entries, k, InsecureCoins(seed))[0], whole.keys)
 
 
-def background(mechanism: Any) -> float:
-    """Reports by which an absent key is named, out of all."""
-    if hasattr(mechanism, "buckets"):
-        return float(1 / mechanism.buckets)
-    rates = mechanism.rates
-    return float(2 * rates.absent) / (mechanism.size if mechanism.name == "privkv" else 1)
+def from_file(path: Path, users: int, k: int, seed: int, signed: bool) -> Population:
+    """Some users of a data set with its most frequent keys, sampled down to k entries a user."""
+    data = read_compact(path)
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(len(data.entries), users, replace=users > len(data.entries)))
+    lengths = np.diff(data.entries.offsets)[chosen]
+    places = np.concatenate([np.arange(*data.entries.offsets[i : i + 2]) for i in chosen])
+    counted = np.bincount(data.entries.ids.astype(np.int64), minlength=data.keys)
+    kept = np.argsort(-counted, kind="stable")[:KEYS]
+    number = np.full(data.keys, -1)
+    number[kept] = np.arange(len(kept))
+    ids = number[data.entries.ids[places].astype(np.int64)]
+    owner = np.repeat(np.arange(users), lengths)[ids >= 0]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=users))]).astype(np.int64)
+    values = data.entries.values[places][ids >= 0]
+    entries = Entries(
+        ids[ids >= 0].astype(np.uint64), values if signed else np.full_like(values, GRID), offsets
+    )
+    return Population(sample_down(entries, k, InsecureCoins(seed))[0], len(kept))
+
+
+def task_with(mechanism: Mechanism, low: float, high: float) -> Task:
+    """Over a closed vocabulary."""
+    keys = {"kind": "closed", "size": KEYS, "salt": f"{7:032x}"}
+    return Task.parse({"name": "intervals", "keys": keys, "mechanism": mechanism, "low": low, "high": high})
+
+
+def placed(crowd: Population, task: Task) -> Population:
+    """The crowd with its values in the task's range, encoded as devices do it."""
+    if task.mechanism.values == "set" or task.scale.center or task.low == -task.high:
+        return crowd
+    value = (task.low + task.high) / 2 + (task.high - task.low) / 2 * crowd.entries.values / GRID
+    grid = np.rint(value / task.scale.half * GRID).astype(np.int64)
+    return Population(replace(crowd.entries, values=grid), crowd.keys)
+
+
+def users_for(task: Task, rate: float) -> int:
+    """How many users make so many reports a bucket: names that an absent key has."""
+    with np.errstate(all="ignore"):
+        nobody = task.mechanism.empty(task.keys)
+        counts = task.mechanism.moments(nobody, task.keys, task.keys.all_ids()).counts
+    if counts is None or counts.named is None:
+        return USERS
+    asked = KEYS if isinstance(counts.reports, np.ndarray) else 1
+    return round(rate * asked / counts.idle)
+
+
+def settings(
+    name: str, quantity: Quantity, rate: float, epsilon: float, k: int
+) -> Iterator[tuple[Task, int]]:
+    """The planner's form of a mechanism, for both ranges, and the users that make the rate; none out of reach."""
+    values: ValueKind = "set" if quantity == "frequency" else "signed"
+    users = USERS
+    for low, high in RANGES if values == "signed" else RANGES[:1]:
+        center = (low + high) / 2 / max(abs(low), abs(high))
+        for _ in range(3):  # the form depends a little on the users
+            goal = Goal(quantity, epsilon, k, values, users=users, keys=KEYS, center=center)
+            mechanism = rank(goal, name=name)[0].mechanism
+            if mechanism is None:
+                return
+            task = task_with(mechanism, low, high)
+            users = users_for(task, rate)
+            if not 20 <= users <= 40_000:
+                return
+        yield task, users
 
 
 @click.command()
@@ -187,29 +212,36 @@ def background(mechanism: Any) -> float:
 @click.option("--data", type=click.Path(exists=True, path_type=Path), help="Folder with .npz files.")
 @click.option("--least", default=0.0, help="Leave out regimes with fewer reports a bucket.")
 @click.option("--most", default=np.inf, help="Leave out regimes with more reports a bucket.")
-@click.option("--only", default="", help="One mechanism.")
-def main(runs: int, data: Path | None, least: float, most: float, only: str) -> None:
+@click.option("--only", multiple=True, help="These mechanisms.")
+@click.option("--sets", multiple=True, help="These data sets of the folder.")
+def main(
+    runs: int, data: Path | None, least: float, most: float, only: tuple[str, ...], sets: tuple[str, ...]
+) -> None:
     """Print the table."""
     print(
-        "reports a bucket, mechanism, quantity, crowd, users; share of intervals that hold, in percent:\n"
+        "reports a bucket, mechanism, quantity, range, crowd, users; share of intervals that hold, in percent:\n"
         "normal (all, heavy, rare, together), then hubbub (the same)"
     )
-    for rate, epsilon, k in REGIMES:
-        for name, parameters in MECHANISMS:
-            if not least <= rate <= most or (only and only != name):
+    for (rate, epsilon, k), (names, single) in product(REGIMES, ((SEVERAL, False), (SINGLE, True))):
+        for name, quantity in product(names, QUANTITIES):
+            if (
+                not least <= rate <= most
+                or (only and name not in only)
+                or (single and quantity != "frequency")
+            ):
                 continue
-            size = {"size": 400 if data is None else 2000} if name in ("pckv_grr", "privkv") else {}
-            mechanism = make_mechanism(name, epsilon=epsilon, max_entries=k, **parameters, **size)
-            users = round(rate / background(mechanism))
-            if users > 200_000 or users < 20:
-                continue
-            signed = mechanism.values == "signed"
-            for title, crowd in crowds(users, k, 7, data, signed):
-                task = task_for(mechanism, crowd.keys)
-                for quantity, old, new in measure(task, crowd, runs, 1000):
-                    mode = parameters.get("mode", "")
+            limit = 1 if single else k
+            for task, users in settings(name, quantity, rate, epsilon, limit):
+                signed = task.mechanism.values == "signed"
+                crowds = {"zipf": made_up(users, limit, 7, signed)} if data is None else {}
+                for path in sorted(data.glob("*.npz")) if data is not None else ():
+                    if signed != path.stem.endswith("_set") and (not sets or path.stem in sets):
+                        crowds[path.stem] = from_file(path, users, limit, 7, signed)
+                for title, crowd in crowds.items():
+                    old, new = measure(task, placed(crowd, task), quantity, runs, 1000)
+                    span = f"{task.low:g}:{task.high:g}" if signed else "sets"
                     print(
-                        f"{rate:7g} {name + ' ' + mode:24} {quantity:12} {title:20} {users:7,} {old}   {new}",
+                        f"{rate:5g} {name:16} {quantity:12} {span:5} {title:22} {users:7,} {old}   {new}",
                         flush=True,
                     )
 

@@ -190,8 +190,12 @@ class HadamardResponse(Mechanism):
         return Moments(frequency, (seen - self.gain**2 * share) / (n * self.gain**2))
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
-        """With users spread evenly over the blocks; the error bars use each block's own share."""
-        seen = 1 / self.blocks
+        """With the other users spread evenly over the blocks; the error bars use each block's own share.
+
+        Who has the key answers within its block with probability gain + (1 - gain) / blocks, the others in the mean
+        with 1 / blocks.
+        """
+        seen = 1 / self.blocks + held.frequency * self.gain * (1 - 1 / self.blocks)
         return (seen - self.gain**2 * held.frequency) / (users * self.gain**2)
 
     @classmethod

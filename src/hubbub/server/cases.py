@@ -21,8 +21,9 @@ _USUAL = 0.02
 #: Names that an absent key has on average: up to how many, keys that have fewer are looked at name by name; from how
 #: many on, only clearly more names tell anything.
 _FEW, _MANY = 12, 200
-#: Below one such name, a key that is held a little has far more names than an absent one: its odds are lowered by this.
-_CAREFUL = 0.75
+#: How much more often than its odds a key that is named once may miss, if absent ones are named less than once: then
+#: keys that are held a little miss at most 1.25 times as often as they may.
+_CAREFUL = 2.5
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class Range:
     high: float
     center: float
     half: float
+
+    @property
+    def balanced(self) -> bool:
+        """Whether votes for and against a key speak for different signs of its mean."""
+        return self.center == 0 or self.low < 0 < self.high
 
 
 class Cases:
@@ -124,7 +130,7 @@ class Cases:
             scale = np.clip((least + background) / background, 0.0, 1.0)
         frequency = self._frequency_with(value, values)
         mean = (value - values.center * frequency) / values.half
-        if values.center == 0:
+        if self._by_names(values):
             return self.signed_law(mean, frequency), values.half / laws.signed_gain
         by_name, by_side = values.center / laws.gain, values.half / laws.signed_gain
         seen, tilt = laws.idle + laws.gain * frequency, laws.signed_gain * mean
@@ -142,16 +148,51 @@ class Cases:
         most = np.maximum((plus + minus) / (_MORE * unit), 1.0) * _MORE * unit
         return Law(_MORE * self.reports, plus / most, minus / most), unit
 
+    def _by_names(self, values: Range) -> bool:
+        """Whether a mean is judged by D, given N; else by N and D together, with the frequency that is likeliest.
+
+        Given N works if the range is symmetric. For single keys it takes names: at least one that an absent key has.
+        """
+        sparse = self.fine and bool((self.counts.idle * self.reports < 1).all())
+        return values.center == 0 and not (sparse and self.counts.named is not None)
+
     def _frequency_with(self, value: Any, values: Range) -> Any:
-        """The frequency to reckon with if this is the mean value: what was told, or the nearest that is possible."""
-        told = self.told
+        """The frequency to reckon with if this is the mean value: what the counts tell, or the nearest possible."""
         ends = [value / end for end in (values.low, values.high) if end]
         least = np.maximum(
             np.maximum.reduce(ends) if values.low < 0 < values.high else np.minimum.reduce(ends), 0
         )
-        if values.low <= 0 <= values.high:
-            return np.maximum(told, least)
-        return np.clip(told, least, np.maximum(np.maximum.reduce(ends), least))
+        if self._by_names(values):
+            return np.maximum(self.told, least)
+        most = 1.0 if values.low <= 0 <= values.high else np.maximum.reduce(ends)
+        likely = self._likeliest(value, values, least, np.maximum(most, least))
+        return np.where(self._rare, least, likely) if values.balanced else likely
+
+    def _likeliest(self, value: Any, values: Range, least: Any, most: Any) -> Any:
+        """The frequency under which what was counted is likeliest, if this is the mean value.
+
+        Votes for and against are nearly Poisson, with means a + a' f and b + b' f. The likelihood has one maximum, at
+        an end or where pro a' / (a + a' f) + contra b' / (b + b' f) = a' + b', a quadratic equation whose other root,
+        if any, is not possible: one of the means is 0 or less there.
+        """
+        laws, reports = self.counts, self.reports
+        assert laws.named is not None
+        assert laws.signed is not None
+        pro, contra = (laws.named + laws.signed) / 2, (laws.named - laws.signed) / 2
+        tilt, lean = laws.signed_gain * value / values.half, laws.signed_gain * values.center / values.half
+        a, da = reports * (laws.idle + tilt) / 2, reports * (laws.gain - lean) / 2
+        b, db = reports * (laws.idle - tilt) / 2, reports * (laws.gain + lean) / 2
+        square = (da + db) * da * db
+        linear = (da + db) * (a * db + da * b) - (pro + contra) * da * db
+        rest = (da + db) * a * b - pro * da * b - contra * db * a
+        root = np.sqrt(np.maximum(linear**2 - 4 * square * rest, 0))
+        far = -(linear + np.where(linear < 0, -root, root)) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rising = pro * da / (a + da * least) + contra * db / (b + db * least) > da + db
+            one, other = far / square, rest / far
+        found = np.where((one > least) & (one < most), one, other)
+        inside = rising & (found > least) & (found < most)
+        return np.where(inside, found, np.where(rising, most, least))
 
     def total(self, values: Range) -> Floats:
         """What `value_law` is the law of, as counted."""
@@ -182,27 +223,45 @@ class Cases:
 
     @cached_property
     def _rarity(self) -> Floats:
-        """The probability that an absent key is among these, and less where one has to be careful."""
-        reports, side = self.reports[self._rare], self.counts.signed_noise[0] / 2
-        background = self.counts.idle * reports
-        found = Law(reports, side, side).among_few(-np.inf, least_telling(background), 1.0)
-        return found * np.where(background < 1, _CAREFUL, 1.0)
+        """The probability that an absent key is among these, and less where one has to be careful.
 
-    def _with_rare(self, tail: Floats, law: Law, part: Any, side: int) -> Floats:
-        """The upper tail of D (side 1) or of -D, with another one for keys that are named too rarely.
-
-        For them, what counts is D and "named less than c times" together, and is added up exactly. Keys that are named
-        c times or more have odds of their own, given N. So the tail is divided by the probability that an absent key
-        is among the rare ones: then the two kinds of misses add up to the odds.
+        Absent keys are mostly not named at all, and never miss then. If they were to miss as often as keys may, those
+        that are named once would miss far more often; and a key that is held a little is named once far more often
+        than an absent one. So a single name may miss so much more often than others, and no more.
         """
-        rare, signed = self._rare, self.counts.signed
-        if signed is None or not rare.any():
+        rare, side = self._rare, self.counts.signed_noise[0] / 2
+        law = Law(self.reports[rare], side, side)
+        limit = least_telling(self.counts.idle * law.reports)
+        found, alone = law.among_few(-np.inf, limit, 1.0), law.among_few(0, 2, 0.0)
+        assert self.counts.signed is not None
+        single = (limit == 2) & (self.counts.signed[rare] != 0)
+        return np.where(single, np.minimum(found, 2 * _CAREFUL * alone), found)
+
+    def _with_rare(self, tail: Floats, law: Law, side: int, values: Range) -> Floats:
+        """The upper tail (side 1) or the lower one, with another one for keys that are named too rarely.
+
+        For them, what counts is the sum and "named less than c times" together, and is added up exactly. Keys that are
+        named c times or more have odds of their own. So the tail is divided by the probability that an absent key is
+        among the rare ones: then the two kinds of misses add up to the odds.
+        """
+        rare = self._rare
+        if not rare.any():
             return tail
         limit = least_telling(self.counts.idle * self.reports[rare])
-        own = Law(self.reports[rare], law.plus[rare], law.minus[rare])
+        own = Law(*(np.broadcast_to(part, rare.shape)[rare] for part in (law.reports, law.plus, law.minus)))
+        part = (self.ties.upper if side > 0 else self.ties.lower)[rare]
+        by_name, by_side = values.center / self.counts.gain, values.half / self.counts.signed_gain
+        weights = side * (by_name + by_side), side * (by_name - by_side)
         found = tail.copy()
-        found[rare] = np.minimum(own.among_few(side * signed[rare], limit, part[rare]) / self._rarity, 1.0)
-        return found
+        found[rare] = own.among_few(side * self.total(values)[rare], limit, part, weights) / self._rarity
+        return np.minimum(found, 1.0)
+
+    def votes_law(self, value: Any, values: Range) -> Law:
+        """Votes for and against if this is the mean value: as many as N varies, each for the key by the same odds."""
+        laws, frequency = self.counts, self._frequency_with(value, values)
+        mean, cast = (value - values.center * frequency) / values.half, self.named_law(frequency)
+        lean = np.clip(laws.signed_gain * mean / (laws.idle + laws.gain * frequency), -1, 1)
+        return Law(cast.reports, cast.plus * (1 + lean) / 2, cast.plus * (1 - lean) / 2)
 
     def value_limits(self, odds: float, values: Range) -> tuple[Floats, Floats]:
         """All mean values under which N and D, added with their weights, are no surprise."""
@@ -211,15 +270,20 @@ class Cases:
         if values.center:
             found = found + values.center * laws.frequency
 
+        def exact(tail: Floats, law: Law, value: Floats, side: int) -> Floats:
+            if not values.balanced:
+                return tail
+            return self._with_rare(
+                tail, law if self._by_names(values) else self.votes_law(value, values), side, values
+            )
+
         def above(value: Floats) -> Floats:
             law, unit = self.value_law(value, values)
-            tail = self.ties.above(law, total / unit)
-            return tail if values.center else self._with_rare(tail, law, self.ties.upper, 1)
+            return exact(self.ties.above(law, total / unit), law, value, 1)
 
         def below(value: Floats) -> Floats:
             law, unit = self.value_law(value, values)
-            tail = self.ties.below(law, total / unit)
-            return tail if values.center else self._with_rare(tail, law.mirrored, self.ties.lower, -1)
+            return exact(self.ties.below(law, total / unit), law, value, -1)
 
         law, unit = self.value_law(found, values)
         step = 2 * unit * np.sqrt(np.maximum((law.plus + law.minus) * law.reports, 1)) / self.reports
@@ -228,66 +292,6 @@ class Cases:
         bottom = no_names if values.center and values.low >= 0 else -np.inf
         top = no_names if values.center and values.high <= 0 else np.inf
         return solve(above, odds / 2, found, -step, bottom), solve(below, odds / 2, found, step, top)
-
-    def ratio_limits(self, odds: float) -> tuple[Floats, Floats]:
-        """All conditional means, scaled, under which N and D are no surprise, given that N is at least least_named."""
-        laws, named, found = self.counts, self.counts.named, self.counts.frequency
-        assert named is not None
-        assert laws.signed is not None
-        share = np.clip(found, 0, 1)
-        # Where a report may speak both for and against, D varies less than as many independent votes.
-        spread = (laws.signed_noise[0] + laws.signed_noise[1] * share) / (laws.idle + laws.gain * share)
-        votes, pro = named / spread, (named + laws.signed) / (2 * spread)
-        step = 1 / np.sqrt(votes)
-        low = solve(lambda p: self.ties.above(Law(votes, p, 0.0), pro), odds / 2, pro / votes, -step, 0.0)
-        high = solve(lambda p: self.ties.below(Law(votes, p, 0.0), pro), odds / 2, pro / votes, step, 1.0)
-        leaning = [(2 * p - 1) * laws.gain / laws.signed_gain for p in (pro / votes, low, high)]
-        least = least_named(laws, odds)
-
-        def above(frequency: Floats) -> Floats:
-            law = self.named_law(frequency)
-            return self.ties.above(law, named) / np.maximum(law.at_least(least), 1e-300)
-
-        def below(frequency: Floats) -> Floats:
-            law = self.named_law(frequency)
-            chosen = np.maximum(self.ties.below(law, named) - law.at_most(least - 1), 0)
-            return chosen / np.maximum(law.at_least(least), 1e-300)
-
-        step = 2 * np.sqrt(named_variance(laws, found) / self.reports) / laws.gain
-        shares = found, solve(above, odds / 2, found, -step, 0.0), solve(below, odds / 2, found, step, np.inf)
-        return quotient_limits(*leaning, *(laws.gain * f / (laws.idle + laws.gain * f) for f in shares))
-
-
-def quotient_limits(
-    top: Floats, low: Floats, high: Floats, bottom: Floats, least: Floats, most: Floats
-) -> tuple[Floats, Floats]:
-    """Limits of top / bottom, from the limits (low, high) and (least, most) of independent estimates.
-
-    Donner and Zou's: all ratios r for which 0 is within the limits of top - r bottom, their distances from the estimate
-    being root sums of squares. Infinite where the bottom may be 0.
-    """
-
-    def upper(top: Floats, high: Floats) -> Floats:
-        end = np.where(high >= 0, least, most)
-        a, b = end * (2 * bottom - end), top * bottom
-        root = np.sqrt(np.maximum(b**2 - a * high * (2 * top - high), 0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(a > 0, (b + root) / a, np.where(high >= 0, np.inf, 0.0))
-
-    return -upper(-top, -low), upper(top, high)
-
-
-def least_named(counts: Counts, odds: float) -> Any:
-    """The least N that an absent key reaches with probability at most odds / 2."""
-    kinds, place = np.unique(np.maximum(counts.reports, 1), return_inverse=True)
-    rate = np.clip(1 - counts.noise[0] / counts.idle, 1e-9, 1 - 1e-9)
-    law = Law(kinds * counts.idle / rate, rate, 0.0)
-    low, high = np.zeros_like(kinds), np.ceil(2 * kinds + 1).astype(np.int64)
-    while (high - low > 1).any():
-        middle = (low + high) // 2
-        rare = law.at_least(middle) <= odds / 2
-        low, high = np.where(rare, low, middle), np.where(rare, middle, high)
-    return high[place].reshape(np.shape(counts.reports))
 
 
 def named_variance(counts: Counts, frequency: Any) -> Any:

@@ -21,7 +21,7 @@ from hubbub.server.cases import Range
 from hubbub.server.columns import csv_bytes, parquet_bytes
 from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
 from hubbub.server.intervals import Wanted, tie_levels
-from hubbub.server.quantities import read_quantity
+from hubbub.server.quantities import of_messages, read_quantity
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -266,6 +266,8 @@ def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
         raise Refused(
             f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
         )
+    if quantity == "sum" and task.messages:
+        raise Refused("Sums need the number of people, which a random number of messages each does not tell.")
     return quantity
 
 
@@ -308,6 +310,7 @@ def estimate(
     apart = width_for(level, len(names))
     width = apart if simultaneous else width_for(level)
     moments = task.mechanism.moments(state, task.keys, ids)
+    moments = of_messages(moments, state.count) if task.messages else moments
     notes = list(task.mechanism.remarks)
     if task.keys.kind == "folded":
         notes.append(
@@ -331,6 +334,7 @@ def estimate(
             (1 - level) / (len(names) if simultaneous else 1),
             Range(task.low, task.high, task.scale.center, task.scale.half),
             None if simultaneous else tie_levels(moments.counts, state, ids),
+            1 if simultaneous else len(names),
         )
         low, high = wanted.limits(moments.counts, low, high, unknown)
         low, high = np.minimum(low, value), np.maximum(high, value)

@@ -51,6 +51,7 @@ from hubbub.model.mechanism import Counts, Quantity
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.server.cases import LEVELS, Cases, Range, named_variance, telling
+from hubbub.server.quotients import ratio_limits
 
 #: Ties are broken for counts of at most this variance. (Above, a count more or less is a detail.)
 _COARSE = 100.0
@@ -64,6 +65,8 @@ class Wanted:
     odds: float
     values: Range
     levels: Int64s | None
+    #: Keys among which those are looked for that stand out: what is shown was selected so.
+    keys: int = 1
 
     def limits(self, counts: Counts, low: Floats, high: Floats, flagged: Bools) -> tuple[Floats, Floats]:
         """The normal limits where counts are large, and better ones elsewhere; all there is where nobody was asked."""
@@ -72,7 +75,8 @@ class Wanted:
         if self.quantity == "conditional":
             # Frequencies that are hardly above 0 were selected for being too high, whatever the counts.
             noise = np.sqrt(counts.noise[0] / np.maximum(counts.reports, 1)) / counts.gain
-            chosen = ~flagged & (chosen | (counts.frequency < (width + 4) * noise))
+            apart = -NormalDist().inv_cdf(self.odds / self.keys / 2)
+            chosen = ~flagged & (chosen | (counts.frequency < (apart + 4) * noise))
         unknown = np.broadcast_to(np.asarray(counts.reports) == 0, chosen.shape)
         ends = (
             (0.0, 1.0)
@@ -89,7 +93,7 @@ class Wanted:
         if self.quantity == "frequency":
             found = cases.frequency_limits(self.odds)
         elif self.quantity == "conditional":
-            found = cases.ratio_limits(self.odds)
+            found = ratio_limits(cases, self.odds, self.keys)
         else:
             found = cases.value_limits(self.odds, self.values)
         low[chosen], high[chosen] = (limit[cases.of_key] for limit in found)

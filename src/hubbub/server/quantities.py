@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,34 @@ import numpy as np
 
 from hubbub.model.mechanism import Moments, Quantity
 from hubbub.primitives.arrays import Bools, Floats
-from hubbub.server.cases import least_named
+from hubbub.server.quotients import least_named
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
+
+
+def of_messages(moments: Moments, reports: int) -> Moments:
+    """The same where everybody sent a random number of messages (Poisson): variances are larger.
+
+    Given how many messages there are, each is one of a person drawn at random. So to the variance for people who all
+    send one comes that of drawing as many people: of a frequency f (1 - f), of a mean E[v^2] - E[v]^2, of both together
+    E[v] (1 - f), each divided by the messages. The law of the signed count has it already: it knows the mean alone.
+    """
+    counts, share, mean = moments.counts, moments.frequency, moments.mean
+    held = np.ones(1) if share is None else np.clip(share, 0, 1)
+    found = moments
+    if share is not None and moments.frequency_variance is not None:
+        found = replace(found, frequency_variance=moments.frequency_variance + held * (1 - held) / reports)
+    if mean is not None and moments.mean_variance is not None:
+        square = held if counts is None or counts.signed is None else counts.square
+        spread = np.maximum(square - np.clip(mean, -held, held) ** 2, 0) / reports
+        found = replace(found, mean_variance=moments.mean_variance + spread)
+    if mean is not None and moments.covariance is not None:
+        found = replace(found, covariance=moments.covariance + mean * (1 - held) / reports)
+    if counts is not None and counts.named is not None:
+        alone, more, mixed = counts.noise
+        found = replace(found, counts=replace(counts, noise=(alone, more, mixed + counts.gain**2)))
+    return found
 
 
 def read_quantity(

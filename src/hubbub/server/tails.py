@@ -15,8 +15,8 @@ import numpy as np
 
 from hubbub.primitives.arrays import Floats
 
-#: Doublings of a bracket, and halvings of it: to 2^-32 of a few standard errors.
-_DOUBLINGS, _HALVINGS = 60, 32
+#: Doublings of a bracket, and halvings of it: to 2^-24 of a few standard errors.
+_DOUBLINGS, _HALVINGS = 60, 24
 #: erfc with a relative error below 1.2e-7 everywhere (Press et al., Numerical Recipes, section 6.2).
 _ERFC = (
     -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
@@ -84,14 +84,20 @@ class Law:
         with np.errstate(divide="ignore"):
             return np.where(nothing, np.exp(self.reports * np.log1p(-np.asarray(self.plus))), found)
 
-    def among_few(self, count: Any, limit: Any, part: Any) -> Floats:
-        """P(sum > count and fewer than `limit` votes are cast), and a part of that of sum = count; exactly."""
+    def among_few(
+        self, count: Any, limit: Any, part: Any, weights: tuple[float, float] = (1.0, -1.0)
+    ) -> Floats:
+        """P(sum > count and fewer than `limit` votes are cast), and a part of that of sum = count; exactly.
+
+        Votes may count more or less than 1: `weights` are those of a vote for and of a vote against.
+        """
         rest, most = np.maximum(1 - self.plus - self.minus, 1e-12), int(np.max(limit))
-        first, found = np.exp(self.reports * np.log(rest)), 0.0
+        first, found, equal = np.exp(self.reports * np.log(rest)), 0.0, 1e-9 * np.abs(weights).sum()
         for pro in range(most):
             chance = first
             for contra in range(most - pro):
-                counted = (pro - contra > count) + part * (pro - contra == count)
+                beyond = weights[0] * pro + weights[1] * contra - count
+                counted = (beyond > equal) + part * (np.abs(beyond) <= equal)
                 found = found + chance * counted * (pro + contra < limit)
                 chance = (
                     chance * np.maximum(self.reports - pro - contra, 0) * self.minus / (rest * (contra + 1))
@@ -130,7 +136,7 @@ class Ties:
 SAFE = Ties(1.0, 1.0)
 
 
-def solve(tail: Callable[[Floats], Floats], odds: float, start: Floats, step: Floats, end: float) -> Floats:
+def solve(tail: Callable[[Floats], Floats], odds: Any, start: Floats, step: Floats, end: float) -> Floats:
     """Where a tail that shrinks from `start` on in the direction of `step` falls to `odds`; `end` if it never does."""
 
     def within(place: Floats) -> Floats:
