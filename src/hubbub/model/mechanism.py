@@ -145,8 +145,16 @@ class Goal:
     center: float = 0.0
     #: Whether keys are not known beforehand.
     open: bool = False
+    #: The share of users who hold the key whose error counts: 0 for a rare one.
+    share: float = 0.0
+    #: In the shuffled model: reports per user on average, a random number of them; 0 for one each.
+    messages: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise Refused(f"The share of a key must be between 0 and 1, not {self.share:g}.")
+        if self.messages and self.central_epsilon is None:
+            raise Refused("Several messages are for the shuffled model.")
         if not 0 < self.epsilon <= 16:
             raise Refused(f"epsilon must be above 0 and at most 16, not {self.epsilon:g}.")
         if not 1 <= self.users <= 1 << 40:

@@ -19,12 +19,23 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import LARGEST_BITS, Keys, bits_for
 from hubbub.model.mechanism import Goal, Mechanism, Quantity, ValueKind
 from hubbub.primitives.errors import Refused, explain
+from hubbub.primitives.samplers import exact_messages
+from hubbub.privacy.messages import messages_guarantee, poisson_crowd
+from hubbub.privacy.shuffle import (
+    Hiding,
+    bisect_local_epsilon,
+    crowd_of,
+    shuffled_guarantee,
+    solve_local_epsilon,
+)
 
 #: Seconds of a server's core per million reports that a plan may take, unless told otherwise.
 SERVER_SECONDS = 60.0
 #: Microseconds for reading a report, and per addition to a state that fits into a cache, or not (measured).
 _READING, _ADDING, _ADDING_FAR = 1.5, 0.005, 0.03
 _CACHED = 1 << 25
+#: How exactly local epsilons are solved for while buckets are compared, and at last.
+_ROUGHLY, _EXACTLY = 0.02, 1e-5
 #: How much more error than the least a shorter report may have and still be taken.
 THRIFT = 1.05
 
@@ -86,11 +97,19 @@ def without_sum(quantity: Quantity, values: ValueKind) -> Quantity:
     return "frequency" if values == "set" else "mean"
 
 
-def noise(mechanism: Mechanism, goal: Goal, frequency: float = 0.0, energy: float | None = None) -> float:
-    """Variance that decides, for a key of this frequency; for a conditional mean both its parts do."""
+def noise(
+    mechanism: Mechanism, goal: Goal, frequency: float | None = None, energy: float | None = None
+) -> float:
+    """Variance that decides, for a key of this frequency (the goal's share); for a conditional mean both parts do.
+
+    With several messages there are as many more reports, each of a person drawn at random.
+    """
+    held = goal.share if frequency is None else frequency
+    reports = max(1, round(goal.users * goal.messages)) if goal.messages else goal.users
+    drawing = held * (1 - held) / reports if goal.messages else 0.0
 
     def variance(quantity: Quantity) -> float:
-        return mechanism.variance(quantity, goal.users, frequency, energy=energy)
+        return mechanism.variance(quantity, reports, held, energy=energy) + drawing
 
     if goal.quantity == "conditional":
         return variance("mean") + variance("frequency")
@@ -206,15 +225,15 @@ def _best_of(
 
 
 def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, note: str) -> Option:
-    error = math.sqrt(noise(mechanism, local)) * unit_size
+    error, rare = (math.sqrt(noise(mechanism, local, share)) * unit_size for share in (None, 0.0))
     # A quantile near 1 is taken from below, where doubles are fine enough for any number of keys.
     quantile = NormalDist().inv_cdf
     return Option(
         mechanism.name,
         mechanism,
         error=error,
-        largest=-error * quantile(0.5 * -math.expm1(-math.log(2) / goal.keys)),
-        detectable=-error * quantile(0.025 / goal.keys),
+        largest=-rare * quantile(0.5 * -math.expm1(-math.log(2) / goal.keys)),
+        detectable=-rare * quantile(0.025 / goal.keys),
         hashes=mechanism.seeds_per_report * mechanism.max_entries,
         server=_server_cost(mechanism, goal),
         seconds=server_seconds(mechanism, goal),
@@ -235,26 +254,63 @@ def _shuffled(
 ) -> tuple[Goal, str, list[Mechanism]]:
     """The goal with the local epsilon that shuffling turns into the wanted central one, and the mechanism that does.
 
-    Shuffling amplifies guarantees of whole records only, which are the ones to look for, whatever unit is asked.
+    Shuffling amplifies guarantees of whole records only, which are the ones to look for, whatever unit is asked. A
+    mechanism chooses its buckets for rare keys and one report; where something else is asked for, others are tried.
     """
-    from hubbub.privacy.shuffle import shuffled_guarantee, solve_local_epsilon
-
-    assert goal.central_epsilon is not None
     pure = replace(goal, unit="record", distance=None, delta=0.0)
     if not offers(kind, pure, settings):
         return pure, "", []
+    searched = (goal.share > 0 or goal.messages > 0) and "buckets" in kind.model_fields and not settings
+    if not searched:
+        best = _hidden(kind, pure, goal.delta, most_bytes, settings)
+    else:
+        found: list[Mechanism] = []
+        refusal = Refused("does not fit this goal")
+        for bits in range(1, 21):
+            try:
+                found.append(_hidden(kind, pure, goal.delta, most_bytes, {"buckets": 1 << bits}, _ROUGHLY))
+            except Refused as problem:
+                refusal = problem
+            if len(found) > 2 and noise(found[-1], pure) > noise(found[-2], pure) > noise(found[-3], pure):
+                break
+        if not found:
+            raise refusal
+        chosen = min(found, key=lambda mechanism: noise(mechanism, pure)).model_dump()["buckets"]
+        best = _hidden(kind, pure, goal.delta, most_bytes, {"buckets": chosen}, _EXACTLY)
+    if goal.messages:
+        promise = messages_guarantee(best, goal.users, exact_messages(goal.messages), goal.delta)
+    else:
+        promise = shuffled_guarantee(best, goal.users, goal.delta)
+    return replace(pure, epsilon=best.epsilon), promise.words(), [best]
+
+
+def _hidden(
+    kind: type[Mechanism],
+    goal: Goal,
+    delta: float,
+    most_bytes: int | None,
+    settings: Mapping[str, Any],
+    precision: float | None = None,
+) -> Mechanism:
+    """The best mechanism of a kind whose reports a crowd hides as well as is asked for; with buckets that are given,
+    to this precision of its epsilon."""
+    assert goal.central_epsilon is not None
 
     def make(epsilon: float) -> Mechanism:
-        found = offers(kind, replace(pure, epsilon=epsilon), settings)
+        found = offers(kind, replace(goal, epsilon=epsilon), settings)
         fitting = _short_enough(found, most_bytes)
         if not fitting:
             raise Refused(_too_long(found))
-        return min(fitting, key=lambda m: noise(m, pure))
+        return min(fitting, key=lambda m: noise(m, goal))
 
-    epsilon = solve_local_epsilon(goal.central_epsilon, goal.delta, goal.users, make)
-    solved = make(epsilon)
-    promise = shuffled_guarantee(solved, goal.users, goal.delta)
-    return replace(pure, epsilon=epsilon), promise.words(), [solved]
+    def crowd(epsilon: float) -> Hiding:
+        if goal.messages:
+            return poisson_crowd(make(epsilon), goal.users, exact_messages(goal.messages))
+        return crowd_of(make(epsilon), goal.users)
+
+    if precision is not None or goal.messages:
+        return make(bisect_local_epsilon(goal.central_epsilon, delta, crowd, precision or _EXACTLY))
+    return make(solve_local_epsilon(goal.central_epsilon, delta, goal.users, make))
 
 
 def _why_not(kind: type[Mechanism], goal: Goal) -> tuple[str, str]:

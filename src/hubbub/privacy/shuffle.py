@@ -30,6 +30,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 
@@ -234,6 +235,12 @@ def reports_per_person(most: int) -> str:
     return f"up to {most:,} reports per person, all together and whatever record each is about,"
 
 
+class Hiding(Protocol):
+    """A crowd of whatever kind: how well it hides somebody."""
+
+    def delta(self, epsilon: float, excess: float = ...) -> float: ...
+
+
 def solve_local_epsilon(
     central_epsilon: float, delta: float, reports: int, make: Callable[[float], Mechanism]
 ) -> float:
@@ -243,17 +250,7 @@ def solve_local_epsilon(
     that `make` chooses can jump with epsilon (hash buckets do), so a grid is searched and not only bisected:
     the result is the largest but for jumps over less than 1% of epsilon, and for a relative 1e-5.
     """
-    check_delta(delta)
-    if not (math.isfinite(central_epsilon) and central_epsilon > 0):
-        raise Refused(f"epsilon must be a finite number above 0, not {central_epsilon!r}.")
-
-    def meets(epsilon: float) -> bool:
-        try:
-            crowd = crowd_of(make(epsilon), reports)
-        except ValueError:
-            return False
-        return crowd.delta(central_epsilon, excess=1e-5) <= delta
-
+    meets = _meeting(central_epsilon, delta, lambda epsilon: crowd_of(make(epsilon), reports))
     # A local epsilon that is no larger than the goal meets it, unless it is refused: then say why.
     good = next_try = min(central_epsilon, 16.0)
     crowd_of(make(good), reports)
@@ -269,6 +266,39 @@ def solve_local_epsilon(
         middle = (good + bad) / 2
         good, bad = (middle, bad) if meets(middle) else (good, middle)
     return good
+
+
+def bisect_local_epsilon(
+    central_epsilon: float, delta: float, crowd: Callable[[float], Hiding], precision: float
+) -> float:
+    """The same where nothing jumps with the local epsilon: `crowd` is the crowd that it makes."""
+    meets = _meeting(central_epsilon, delta, crowd)
+    good, bad = 1e-3, 16.0
+    crowd(good)
+    if not meets(good):
+        raise Refused("no local epsilon is small enough for this goal; ask for fewer messages")
+    while bad > (1 + precision) * good:
+        middle = math.sqrt(good * bad)
+        good, bad = (middle, bad) if meets(middle) else (good, middle)
+    return good
+
+
+def _meeting(
+    central_epsilon: float, delta: float, crowd: Callable[[float], Hiding]
+) -> Callable[[float], bool]:
+    """Whether the crowd that a local epsilon makes is good enough."""
+    check_delta(delta)
+    if not (math.isfinite(central_epsilon) and central_epsilon > 0):
+        raise Refused(f"epsilon must be a finite number above 0, not {central_epsilon!r}.")
+
+    def meets(epsilon: float) -> bool:
+        try:
+            found = crowd(epsilon)
+        except ValueError:
+            return False
+        return found.delta(central_epsilon, excess=1e-5) <= delta
+
+    return meets
 
 
 def check_delta(delta: float) -> None:
