@@ -17,11 +17,11 @@ from hubbub.protocol.task import Task
 
 Trust = Literal["local", "shuffled"]
 
-MEANINGS = (
+ERRORS = (
     "error: standard error of a rare key; largest: median of the worst over all keys; detectable: smallest "
-    "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
-    "what the server holds."
+    "true value that stands out from zero among all keys (95%)"
 )
+MEANINGS = f"{ERRORS}; hashes: per report on the device; state: what the server holds."
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Plan:
             for option in self.suitable
         ]
         head = ("mechanism", "", "error per key", "largest error", "detectable", "bytes")
-        parts = [paragraph(self.title()), table(head, rows), paragraph(MEANINGS)]
+        parts = [paragraph(self.title()), table(head, rows), paragraph(f"{ERRORS}.")]
         return whole(*parts, *(paragraph(line) for line in self.closing()))
 
 
