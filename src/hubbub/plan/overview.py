@@ -77,13 +77,17 @@ class Plan:
 
     def closing(self, how: str = "best=True") -> list[str]:
         """What is said below the table: what is taken and promised, and why the others are not in it."""
-        said = []
-        if self.chosen.mechanism is not None:
-            said.append(f"{self.verdict(how)} {self.chosen.promise(self.largest).words()}")
-            said += [self.chosen.shuffled] if self.chosen.shuffled else []
-        return said + [
-            f"Not {option.name}: {option.reason}" for option in self.options if option.mechanism is None
-        ]
+        return [*self._taken(how), *(f"Not {option.name}: {option.reason}" for option in self._unsuitable)]
+
+    def _taken(self, how: str = "best=True") -> list[str]:
+        if self.chosen.mechanism is None:
+            return []
+        said = f"{self.verdict(how)} {self.chosen.promise(self.largest).words()}"
+        return [said, self.chosen.shuffled] if self.chosen.shuffled else [said]
+
+    @property
+    def _unsuitable(self) -> list[Option]:
+        return [option for option in self.options if option.mechanism is None]
 
     def __str__(self) -> str:
         """The ranking as a table of text."""
@@ -112,7 +116,9 @@ class Plan:
         ]
         head = ("mechanism", "", "error per key", "largest error", "detectable", "bytes")
         parts = [paragraph(self.title()), table(head, rows), paragraph(f"{ERRORS}.")]
-        return whole(*parts, *(paragraph(line) for line in self.closing()))
+        others = "; ".join(f"{option.name} {option.reason}" for option in self._unsuitable)
+        said = [*self._taken(), *([f"Not suitable: {others}."] if others else [])]
+        return whole(*parts, *map(paragraph, said))
 
 
 def plan(
