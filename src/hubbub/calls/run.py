@@ -106,7 +106,11 @@ def run(
     if vocabulary is None:
         keys = rows.keys
     else:
-        keys = read_vocabulary(vocabulary) if isinstance(vocabulary, str | Path) else list(vocabulary)
+        keys = (
+            read_vocabulary(vocabulary)
+            if isinstance(vocabulary, str | Path)
+            else [str(name) for name in vocabulary]
+        )
     wished = replace(wished, users=max(rows.users, 1) if users is None else users)
     task = wished.task(title, {"kind": "closed", "vocabulary": keys})
     quantity = offered_quantity(task, wished.quantity_for(task))

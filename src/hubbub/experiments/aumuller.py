@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from hubbub.experiments import aumuller_figures as figures
 from hubbub.experiments.runner import Comparison, Experiment, Job, Request, Row
@@ -12,10 +11,6 @@ from hubbub.experiments.verdicts import printed, stated
 
 #: Runs of Figure 4 at full.
 TRIALS = 100_000
-
-
-def _lines(x: str, y: str, *by: str) -> Callable[[Sequence[Row], Path], None]:
-    return lambda rows, path: figures.plot([row for row in rows if row.get(y)], x, y, path, by)
 
 
 def _trials(function: Callable[..., list[Row]], quick: int, full: int) -> Callable[[Request], list[Job]]:
@@ -170,7 +165,7 @@ def experiments() -> list[Experiment]:
             "aumuller-fig3",
             "Error of ALP over alpha (Aumüller et al., Figure 3)",
             _trials(figures.figure3, 500, 4000),
-            _lines("alpha", "error", "curve", "collision"),
+            figures.draw_alphas,
             published=_over_alpha,
             theirs="the text",
             remarks="Epsilon 1, values even on 0 to 5,000. The paper prints curves: alpha in steps of 0.1 and 10^5 "
@@ -190,7 +185,7 @@ def experiments() -> list[Experiment]:
             "aumuller-fig5",
             "Error over epsilon, histogram variant (Aumüller et al., Figure 5)",
             _trials(figures.figure5, 2000, 10_000),
-            _lines("epsilon", "error", "curve"),
+            figures.draw_epsilons,
             published=_over_epsilon,
             theirs="the text",
             remarks=_in_numbers,

@@ -147,7 +147,10 @@ def plan(
     of the least error, or with `best` the least error itself; `mechanism` looks at one alone.
     """
     space: dict[str, Any] = {"kind": "closed"}
-    space |= {"size": keys} if isinstance(keys, int) else {"vocabulary": list(keys)}
+    if isinstance(keys, Iterable):
+        space["vocabulary"] = [str(key) for key in keys]
+    else:
+        space["size"] = int(keys)
     wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
     return planned(replace(wish, mechanism=mechanism), space, model, most_bytes)
 
