@@ -283,7 +283,7 @@ def test_a_vocabulary_may_begin_with_a_byte_order_mark(folder: Path) -> None:
         (b"", ["no column 'u'"]),
         (b"u,k,v\n", ["no rows"]),
         (b"u,key,v\n1,3,1\n", ["no column 'k'", "u, key, v"]),
-        (b"u,k,v\n1,3,1\n2,4\n", ["line 3", "only 2 columns"]),
+        (b"u,k,v\n1,3,1\n2,4\n", ["line 3", "2 columns where the header has 3"]),
         (b"u,k,v\n1,3,1\n2,4,lots\n", ["line 3", "'lots'"]),
         (b"u,k,v\n1,3,nan\n", ["line 2", "nan"]),
         (b"u,k,v\n1,3,\n", ["line 2"]),

@@ -175,7 +175,7 @@ def test_refusals_leave_nothing_behind(counts: Path) -> None:
     negative = write_csv(counts.with_name("negative.csv"), [("url", "n"), ("a", -1)])
     assert "below 0" in refuse(*release(negative))
     negative.unlink()
-    assert "cannot be read" in refuse(*release(counts.with_name("none.csv")))
+    assert "does not exist" in refuse(*release(counts.with_name("none.csv")))
     assert "cannot be written" in refuse(*release(counts)[:-1], counts.parent / "no" / "x.hub")
     assert "not a hubbub file" in refuse("query", counts, "a")
     assert contents(counts.parent) == before

@@ -174,6 +174,7 @@ def _limits(
     """Which max_entries is best: in the data, and in words."""
     from hubbub.plan.entries import entry_limits
     from hubbub.plan.profile import Lengths, Profile
+    from hubbub.tables.counts import read_pairs
 
     lengths = Lengths.of(dict(read_pairs(entries, "entries and users", int)), goal.keys)
     if options["shares"] is None:
@@ -210,28 +211,6 @@ def _unit_size(goal: Goal, low: float, high: float) -> float:
     if goal.quantity == "frequency" or goal.values == "set":
         return 1.0
     return (high - low) / 2 if goal.quantity == "conditional" else max(abs(low), abs(high))
-
-
-def read_pairs(path: Path, what: str, kind: Callable[[str], Number]) -> dict[Number, int]:
-    """Lines of a number and how many there are of it, after a header."""
-    from hubbub.primitives.envelope import read_file
-
-    pairs: dict[Number, int] = {}
-    pattern = re.compile(r"\s*([0-9]+)\s*" if kind is int else r"\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
-    for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
-        cells = line.split(",")
-        if number == 1 or not line.strip():
-            continue
-        matches = (
-            len(cells) == 2
-            and pattern.fullmatch(cells[0])
-            and re.fullmatch(r"\s*[0-9]+\s*", cells[1], re.ASCII)
-        )
-        if not matches or max(map(len, cells)) > 20:
-            raise Refused(f"{path}, line {number}: {what} are expected, separated by a comma.")
-        key = kind(cells[0])
-        pairs[key] = pairs.get(key, 0) + int(cells[1])
-    return pairs
 
 
 def show(options: list[Option], chosen: Option, lines: list[str], goal: Goal, largest: float) -> None:

@@ -16,6 +16,7 @@ from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
 from hubbub.tables.csv_blocks import CsvFile, not_finite, to_numbers
 from hubbub.tables.labels import Codes, Integers, Labels, Sortable, text_labels
+from hubbub.tables.sources import PLAIN, Source, TextForm
 
 #: Rows that are read, and rows that are put in order, at a time.
 _READ, _SORT = 1 << 20, 1 << 21
@@ -36,17 +37,23 @@ class Table:
         return len(self.user)
 
 
-def read_table(path: str | Path, user: str, key: str, value: str | None = None) -> Table:
-    """Read the named columns of a file; what is wrong with it is refused with the line."""
-    path = Path(path)
-    if not path.exists():
+def read_table(
+    path: str | Path, user: str, key: str, value: str | None = None, form: TextForm = PLAIN
+) -> Table:
+    """Read the named columns of a file, or of standard input (`-`); what is wrong with it is refused with the line."""
+    source = Source(Path(path), form)
+    columns = _Columns(source, [user, key], value)
+    if source.is_text:
+        return columns.table(_read_csv(columns))
+    readers = {".parquet": _read_parquet, ".npz": _read_npz}
+    if not source.path.exists():
         raise Refused(f"{path} does not exist.")
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
-    if path.suffix.lower() not in readers:
-        raise Refused(f"{path}: tables are read from .csv, .tsv, .parquet or .npz files.")
-    columns = _Columns(path, [user, key], value)
+    if source.compressed or source.ending not in readers:
+        raise Refused(f"{path}: tables are read from .csv, .tsv (also .gz), .parquet or .npz files.")
+    if form != PLAIN:
+        raise Refused(f"{path}: --delimiter and --encoding are for tables of text, .csv and .tsv.")
     try:
-        users = readers[path.suffix.lower()](columns)
+        users = readers[source.ending](columns)
     except OSError as problem:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
     return columns.table(users)
@@ -55,19 +62,11 @@ def read_table(path: str | Path, user: str, key: str, value: str | None = None) 
 class _Columns:
     """The columns of a table while it is read: labels of user and key, and values if there are any."""
 
-    def __init__(self, path: Path, texts: list[str], value: str | None) -> None:
-        self.path, self.texts, self.value = path, texts, value
+    def __init__(self, source: Source, texts: list[str], value: str | None) -> None:
+        self.source, self.texts, self.value = source, texts, value
         self.names = texts + ([value] if value else [])
         self._labels: list[Labels | None] = [None] * len(texts)
         self._values: list[Floats] = []
-
-    def find(self, header: list[str], name: str) -> int:
-        """The place of a column in the file."""
-        if name not in header:
-            raise Refused(
-                f"{self.path} has no column {name!r}; its columns are {', '.join(header) or 'none'}."
-            )
-        return header.index(name)
 
     def add(self, place: int, chunk: Any) -> None:
         """The labels of the next rows: text (a list, or an Arrow array), or a NumPy array of something else."""
@@ -87,26 +86,26 @@ class _Columns:
             numbers = to_numbers(list(chunk))
         bad = np.flatnonzero(~np.isfinite(numbers))
         if len(bad):
-            raise not_finite(self.path, f"row {first + bad[0]}", chunk[bad[0]], self.value)
+            raise not_finite(self.source, f"row {first + bad[0]}", chunk[bad[0]], self.value)
         self._values.append(numbers)
 
     def table(self, users: int) -> Table:
         """The table, in which there are at least so many users."""
         user, key = self._labels
         if user is None or key is None:
-            raise Refused(f"{self.path} has no rows.")
+            raise Refused(f"{self.source} has no rows.")
         people, owners = self._sorted(0, user.finish)
         self._labels[0] = user = None
         if not len(owners) and not users:
-            raise Refused(f"{self.path} has no rows.")
-        _refuse_nobody(self.path, self.texts[0], people, owners)
+            raise Refused(f"{self.source} has no rows.")
+        _refuse_nobody(self.source, self.texts[0], people, owners)
         count = max(len(people), users)
         del people
         labels, places = self._sorted(1, key.finish)
         try:
             names = [str(label) for label in (labels if isinstance(labels, list) else labels.tolist())]
         except UnicodeDecodeError:
-            raise Refused(f"{self.path}: column {self.texts[1]!r} is not UTF-8 text.") from None
+            raise Refused(f"{self.source}: column {self.texts[1]!r} is not UTF-8 text.") from None
         values = np.concatenate(self._values) if self.value else None
         return Table(owners, count, places, names, values)
 
@@ -116,7 +115,7 @@ class _Columns:
             return work()
         except TypeError:
             raise Refused(
-                f"{self.path}: column {self.texts[place]!r} holds neither text nor numbers."
+                f"{self.source}: column {self.texts[place]!r} holds neither text nor numbers."
             ) from None
 
 
@@ -184,7 +183,7 @@ def _in_order(table: Table) -> Iterator[tuple[Int64s, Bools]]:
 
 
 def _read_csv(columns: _Columns) -> int:
-    file = CsvFile(columns.path, columns.texts, columns.value, columns.find)
+    file = CsvFile(columns.source, columns.texts, columns.value)
     done = 0
     for texts, numbers in file.chunks():
         for place, chunk in enumerate(texts):
@@ -201,9 +200,9 @@ def _read_parquet(columns: _Columns) -> int:
     missing = dict.fromkeys(columns.names, 0)
     done = 0
     try:
-        with parquet.ParquetFile(columns.path) as file:
+        with parquet.ParquetFile(columns.source.path) as file:
             for name in columns.names:
-                columns.find(file.schema_arrow.names, name)
+                columns.source.column(file.schema_arrow.names, name)
             for batch in file.iter_batches(_READ, columns=list(missing)):
                 for name in missing:
                     missing[name] += batch[name].null_count
@@ -215,11 +214,11 @@ def _read_parquet(columns: _Columns) -> int:
                 done += len(batch)
     except (pyarrow.ArrowException, OSError) as problem:
         raise Refused(
-            f"{columns.path} is not a readable Parquet file: {str(problem).splitlines()[0]}"
+            f"{columns.source} is not a readable Parquet file: {str(problem).splitlines()[0]}"
         ) from None
     for name, count in missing.items():
         if count:
-            raise Refused(f"{columns.path}: column {name!r} has {count} missing values.")
+            raise Refused(f"{columns.source}: column {name!r} has {count} missing values.")
     return 0
 
 
@@ -237,12 +236,12 @@ def _labels(pyarrow: Any, column: Any) -> Any:
 
 
 def _read_npz(columns: _Columns) -> int:
-    path, names = columns.path, columns.names
+    path, names = columns.source.path, columns.names
     shapes = []
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             for name in names:
-                columns.find(list(archive), name)
+                columns.source.column(list(archive), name)
             users = int(archive["n"]) if "n" in archive and archive["n"].ndim == 0 else 0
             for place, name in enumerate(names):
                 column = archive[name]
@@ -266,7 +265,7 @@ def _read_npz(columns: _Columns) -> int:
     return users
 
 
-def _refuse_nobody(path: Path, name: str, people: Any, owners: Codes) -> None:
+def _refuse_nobody(source: Source, name: str, people: Any, owners: Codes) -> None:
     """A row without a user is nobody's record: put together, such rows would be one person with many entries.
 
     The different users are in order, so blank ones come first, and what is not a number last.
@@ -279,4 +278,4 @@ def _refuse_nobody(path: Path, name: str, people: Any, owners: Codes) -> None:
             blank.append(place)
     if blank:
         row = int(np.flatnonzero(np.isin(owners, blank))[0]) + 1
-        raise Refused(f"{path}: nobody is named in column {name!r} of row {row}; whose record is it?")
+        raise Refused(f"{source}: nobody is named in column {name!r} of row {row}; whose record is it?")
