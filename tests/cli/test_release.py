@@ -83,7 +83,7 @@ def test_keys_from_a_file(counts: Path) -> None:
     released(*release(counts, "--max-sum", 5000))
     listing = counts.with_name("keys.txt")
     listing.write_text("page1\npage5\n")
-    answers = succeed("query", counts.with_name("counts.hub"), "--keys", listing)
+    answers = succeed("query", counts.with_name("counts.hub"), "--keys-from", listing)
     assert [row["key"] for row in answers["answers"]] == ["page1", "page5"]
 
 
@@ -205,7 +205,7 @@ def test_wrong_usage_has_exit_code_2(counts: Path) -> None:
             *EPSILON,
         ],
         ["query", counts],
-        ["query", counts, "a", "--keys", counts],
+        ["query", counts, "a", "--keys-from", counts],
     ):
         assert run_cli(*wrong).exit_code == 2
 

@@ -1,4 +1,4 @@
-"""Tables of text: compressed, piped in, with other delimiters and encodings; what is wrong is said with line and option."""
+"""Tables of text: compressed, piped in, other delimiters and encodings; refusals name line and option."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say
 
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Mechanism
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub amplify task.toml --reports 10000")
 @click.argument("task", type=EXISTING, required=False)
 @click.option("--mechanism", help="Instead of a task file: a mechanism by name.")
 @click.option("--epsilon", type=float, help="Its privacy parameter of one report.")
@@ -61,7 +61,7 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """What a guarantee is worth once a shuffler has mixed the reports.
+    """Show the stronger guarantee of reports that a shuffler mixes.
 
     For a task file: of all reports of one person in a period, and what a month and a year of periods add up to.
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, Command, json_option, say, verbose_option
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub inspect visits.reports --report 0")
 @click.argument("path", type=EXISTING)
 @click.option("--report", type=click.IntRange(0), help="Show the fields of this report, too.")
+@verbose_option
 @json_option
-def command(*, path: Path, report: int | None, as_json: bool) -> None:
+def command(*, path: Path, report: int | None, verbose: bool, as_json: bool) -> None:
     """Say what is in a reports, state, release or task file."""
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.primitives.envelope import KINDS, MAGIC, read_file
@@ -26,7 +27,7 @@ def command(*, path: Path, report: int | None, as_json: bool) -> None:
 
     if not read_file(path).startswith(MAGIC):
         task = Task.load(path)
-        say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task))
+        say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task, verbose=verbose))
         return
     facts: dict[str, Any]
     if read_file(path)[4:5] == RELEASE:
@@ -48,4 +49,4 @@ def command(*, path: Path, report: int | None, as_json: bool) -> None:
             lines.append(f"report {report}: " + ", ".join(f"{n} {v}" for n, v in facts["report"].items()))
     else:
         load_state(path)
-    say(as_json, facts, "\n".join([*lines, describe_task(task)]))
+    say(as_json, facts, "\n".join([*lines, describe_task(task, verbose=verbose)]))

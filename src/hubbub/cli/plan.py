@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, table_options, tell
 from hubbub.cli._tasks import mechanism_options
 from hubbub.primitives.errors import Refused
 
@@ -17,33 +15,55 @@ if TYPE_CHECKING:
     from hubbub.model.mechanism import Goal
     from hubbub.plan.entries import Limit
     from hubbub.plan.ranking import Option
+    from hubbub.tables.sources import TextForm
 
-Number = TypeVar("Number", int, float)
+#: What is assumed, and said, where the options leave it open.
+_KEYS, _MAX_ENTRIES = 1000, 32
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="hubbub plan --keys 5000 --max-entries 8 --users 50000 --want-error 0.01",
+)
 @click.option(
     "--estimate",
     "quantity",
     type=click.Choice(["frequency", "mean", "conditional", "sum"]),
     default="frequency",
     show_default=True,
+    help="What to estimate.",
 )
-@click.option("--keys", type=click.IntRange(1), help="How many keys there are.")
+@click.option("--keys", type=click.IntRange(1), metavar="N", help="How many keys there are.")
 @click.option("--vocabulary", type=EXISTING, help="Text file with all keys, one per line.")
 @click.option(
     "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
 )
-@click.option("--max-entries", type=int, help="Left out: the best for --entries, or 32.")
+@click.option(
+    "--max-entries", type=int, help="Entries of a record that count; left out: the best for --entries."
+)
 @click.option("--range", "value_range", metavar="LOW:HIGH", help="Range of the values; left out: sets.")
-@click.option("--users", type=click.IntRange(2), default=100_000, show_default=True)
+@click.option(
+    "--users", type=click.IntRange(2), default=100_000, show_default=True, help="How many people report."
+)
 @click.option(
     "--epsilon", type=float, default=1.0, show_default=True, help="Of one report; shuffled: the central one."
 )
-@click.option("--unit", type=click.Choice(["record", "entry", "l1"]), default="record", show_default=True)
+@click.option(
+    "--unit",
+    type=click.Choice(["record", "entry", "l1"]),
+    default="record",
+    show_default=True,
+    help="What is protected.",
+)
 @click.option("--distance", type=float, help="l1 distance that is protected (unit l1).")
 @click.option("--delta", type=float, default=0.0, help="Failure probability (unit l1, or shuffled).")
-@click.option("--model", type=click.Choice(["local", "shuffled"]), default="local", show_default=True)
+@click.option(
+    "--model",
+    type=click.Choice(["local", "shuffled"]),
+    default="local",
+    show_default=True,
+    help="Whether a shuffler mixes the reports.",
+)
 @click.option("--bytes", "most_bytes", type=click.IntRange(1), help="Largest report allowed.")
 @click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
 @mechanism_options
@@ -52,10 +72,15 @@ Number = TypeVar("Number", int, float)
 @click.option("--shares", type=EXISTING, help="CSV of share,keys: the keys that --entries is about.")
 @click.option("--plot", type=OUTPUT, help="Write a picture of error against --against.")
 @click.option(
-    "--against", type=click.Choice(["epsilon", "users", "bytes"]), default="epsilon", show_default=True
+    "--against",
+    type=click.Choice(["epsilon", "users", "bytes"]),
+    default="epsilon",
+    show_default=True,
+    help="What --plot varies.",
 )
 @click.option("-o", "--output", type=OUTPUT, help="Write the winner's task file.")
 @click.option("--name", default="planned", show_default=True, help="Name of that task.")
+@table_options
 @json_option
 def command(
     *,
@@ -72,19 +97,27 @@ def command(
     against: str,
     output: Path | None,
     name: str,
+    form: TextForm,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Which mechanism reaches a goal, with what error, before anything is collected."""
+    """Predict which mechanism reaches a goal, with what error.
+
+    Nothing has to be collected for that. Files for --entries and --shares are .csv or .tsv (also .gz), or - for CSV on
+    standard input.
+    """
     from dataclasses import replace
 
     from hubbub.cli._tasks import key_space, parse_range, with_bits
     from hubbub.plan.ranking import pick, rank
     from hubbub.protocol.task import Task
 
-    space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
+    known = bool(keys or vocabulary or bits)
+    if output is not None and not known:
+        raise Refused("A task needs its keys: give --keys, --vocabulary or --open with -o.")
+    space = key_space(keys if known else _KEYS, vocabulary, bits)
     given = options["max_entries"]
-    goal = _goal(space, model, {**options, "max_entries": 32 if given is None else given})
+    goal = _goal(space, model, {**options, "max_entries": _MAX_ENTRIES if given is None else given})
     low, high = parse_range(options["value_range"], goal.values == "signed")
     largest = max(abs(low), abs(high))
     size = _unit_size(goal, low, high)
@@ -93,10 +126,12 @@ def command(
         "name": None if mechanism == "auto" else mechanism,
         "best": best,
     }
-    data: dict[str, Any] = {}
+    assumed = {} if known else {"keys": _KEYS}
+    assumed |= {} if given is not None or entries is not None else {"max_entries": _MAX_ENTRIES}
+    data: dict[str, Any] = {"assumed": assumed}
     lines: list[str] = []
     if entries is not None:
-        limits = _limits(data, lines, goal, entries, options, size, rules)
+        limits = _limits(data, lines, goal, entries, {**options, "form": form}, size, rules)
         goal = goal if given is not None else replace(goal, max_entries=limits[0].max_entries)
         lines += [] if given is not None else [f"The plan is for max-entries {goal.max_entries}."]
     elif options["frequency"] is not None or options["shares"] is not None:
@@ -117,7 +152,23 @@ def command(
         draw(plot, goal, size, against, ranking)
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
-    say(as_json, data, lambda: show(ranking, chosen, lines, goal, largest))
+
+    def tell_all() -> None:
+        if assumed:
+            tell(_assumptions(assumed))
+        show(ranking, chosen, lines, goal, largest)
+
+    say(as_json, data, tell_all)
+
+
+def _assumptions(assumed: dict[str, int]) -> str:
+    """What was not said and had to be assumed, and how to say it."""
+    words = {
+        "keys": (f"{_KEYS:,} keys", "--keys (or --vocabulary, --open)"),
+        "max_entries": (f"{_MAX_ENTRIES} entries per record", "--max-entries"),
+    }
+    taken, options = zip(*(words[name] for name in assumed), strict=True)
+    return f"Assumed: {' and '.join(taken)}; give {' and '.join(options)}."
 
 
 class _Rules(TypedDict):
@@ -176,11 +227,11 @@ def _limits(
     from hubbub.plan.profile import Lengths, Profile
     from hubbub.tables.counts import read_pairs
 
-    lengths = Lengths.of(dict(read_pairs(entries, "entries and users", int)), goal.keys)
+    lengths = Lengths.of(dict(read_pairs(entries, "entries and users", int, options["form"])), goal.keys)
     if options["shares"] is None:
         profile = Profile.zipf(lengths, goal.keys, options["frequency"])
     elif options["frequency"] is None:
-        shares = read_pairs(options["shares"], "a share and a number of keys", float)
+        shares = read_pairs(options["shares"], "a share and a number of keys", float, options["form"])
         profile = Profile.given(lengths, goal.keys, shares)
     else:
         raise Refused("Give --frequency or --shares, not both.")
@@ -218,31 +269,29 @@ def show(options: list[Option], chosen: Option, lines: list[str], goal: Goal, la
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
     table = Table(title=f"{goal.quantity}, {goal.users:,} users, {goal.keys:,} keys", title_justify="left")
     table.add_column("mechanism", no_wrap=True)
-    for name in ("error per key", "largest error", "detectable", "bytes", "hashes"):
-        table.add_column(name, justify="right")
-    table.add_column("state", justify="right")
+    for name in ("error", "largest", "detectable", "bytes", "hashes", "state"):
+        table.add_column(name, justify="right", no_wrap=True)
     for option in options:
         if option.mechanism is not None:
             numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
             table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
-    console.print(table)
-    console.print(
-        "error: standard error of a rare key; largest: median of the worst over all keys; detectable: smallest "
+    Console().print(table)
+    tell(
+        "error: standard error of a rare key; largest: median of the largest error of all keys; detectable: smallest "
         "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
         "what the server holds."
     )
     if chosen.mechanism is not None:
-        console.print(f"{_verdict(options[0], chosen)} {chosen.promise(largest).words()}", markup=False)
+        tell(f"{_verdict(options[0], chosen)} {chosen.promise(largest).words()}")
         if chosen.shuffled:
-            console.print(chosen.shuffled, markup=False)
+            tell(chosen.shuffled)
     for option in options:
         if option.mechanism is None:
-            console.print(f"Not {option.name}: {option.reason}", markup=False)
+            tell(f"Not {option.name}: {option.reason}")
     for line in lines:
-        console.print(line, markup=False)
+        tell(line)
 
 
 def _verdict(best: Option, chosen: Option) -> str:

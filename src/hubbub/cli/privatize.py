@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, table_options
+
+if TYPE_CHECKING:
+    from hubbub.tables.sources import TextForm
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="hubbub privatize visits.csv task.toml --user user --key page -o visits.reports",
+)
 @click.argument("table", type=EXISTING)
 @click.argument("task", type=EXISTING)
 @click.option("--user", required=True, help="Column that says whose row it is.")
@@ -19,14 +26,24 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 @click.option(
     "-o", "--output", type=OUTPUT, required=True, help="Reports file to write; or Parquet, if it ends so."
 )
+@table_options
 @json_option
 def command(
-    *, table: Path, task: Path, user: str, key: str, value: str | None, output: Path, as_json: bool
+    *,
+    table: Path,
+    task: Path,
+    user: str,
+    key: str,
+    value: str | None,
+    output: Path,
+    form: TextForm,
+    as_json: bool,
 ) -> None:
     """Turn a table of records into private reports.
 
-    Coins come from the operating system. Whoever runs this sees the table; on real devices use
-    hubbub.Client instead.
+    TABLE is a .csv or .tsv file (also .gz), a .parquet or .npz file, or - for CSV on standard input. The secret
+    randomness comes from the operating system. Whoever runs this sees the table; on real devices use hubbub.Client
+    instead.
     """
     from hubbub.cli._cost import announce_cost
     from hubbub.device.client import privatize
@@ -44,7 +61,7 @@ def command(
     else:
         check_ending(output, REPORTS)
     loaded = Task.load(task)
-    entries, tidied = encode_table(loaded, read_table(table, user, key, value))
+    entries, tidied = encode_table(loaded, read_table(table, user, key, value, form))
     announce_cost(loaded, len(entries))
     with progress("privatizing", len(entries), as_json) as advance:
         packed, sampled = privatize(loaded, entries, SecretCoins(), SystemSeeds(), advance)

@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import (
+    EXISTING,
+    OUTPUT,
+    Command,
+    json_option,
+    progress,
+    say,
+    table_options,
+    tell,
+    verbose_option,
+)
 from hubbub.cli._tasks import build_task, quantity_for, task_options
 
+if TYPE_CHECKING:
+    from hubbub.tables.sources import TextForm
 
-@click.command()
+
+@click.command(
+    cls=Command,
+    example="hubbub run visits.csv --user user --key page --epsilon 2 --max-entries 4",
+)
 @click.argument("table", type=EXISTING)
 @click.option("--user", required=True, help="Column that says whose row it is.")
 @click.option("--key", required=True, help="Column with the key.")
@@ -28,6 +44,8 @@ from hubbub.cli._tasks import build_task, quantity_for, task_options
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@table_options
+@verbose_option
 @json_option
 def command(
     *,
@@ -41,19 +59,22 @@ def command(
     correct: bool,
     top: int,
     output: Path | None,
+    form: TextForm,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """The whole way from a table to private estimates.
+    """Go the whole way from a table to private estimates.
 
-    Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
+    TABLE is a .csv or .tsv file (also .gz), a .parquet or .npz file, or - for CSV on standard input. Every record is
+    privatized, packed, aggregated and estimated, as devices and a server would. Without
     --vocabulary the keys that occur in the table are taken as publicly known. Whoever runs this sees the table: it is
     for trying out, and for holders of tables who pass on estimates only.
     """
     import numpy as np
 
     from hubbub.cli._cost import announce_cost
-    from hubbub.cli._show import describe_task, show_estimate, show_warnings, task_facts
+    from hubbub.cli._show import describe_task, show_estimate, show_warnings, shown, task_facts
     from hubbub.cli._tasks import read_vocabulary
     from hubbub.device.client import privatize
     from hubbub.plan.advice import advised
@@ -63,17 +84,19 @@ def command(
     from hubbub.server.fold import aggregate
     from hubbub.server.truncation import truncation_of_table
     from hubbub.tables.records import encode_table, read_table
+    from hubbub.tables.sources import Source
 
     if correct and not options["count_lengths"]:
         raise Refused("--correct needs the private count of lengths: give --count-lengths, too.")
+    name = Source(table).stem
     if options["mechanism"] != "auto":
         # What could not be estimated of two keys is refused before anything is read.
-        build_task(table.stem, {"kind": "closed", "size": 2}, value is not None, options)
-    rows = read_table(table, user, key, value)
+        build_task(name, {"kind": "closed", "size": 2}, value is not None, options)
+    rows = read_table(table, user, key, value, form)
     names = read_vocabulary(vocabulary) if vocabulary else rows.keys
     if click.get_current_context().get_parameter_source("users") is not ParameterSource.COMMANDLINE:
         options["users"] = max(rows.users, 1)
-    task = build_task(table.stem, {"kind": "closed", "vocabulary": names}, value is not None, options)
+    task = build_task(name, {"kind": "closed", "vocabulary": names}, value is not None, options)
     quantity = offered_quantity(task, quantity_for(task, options, value is not None))
     entries, tidied = encode_table(task, rows)
     announce_cost(task, len(entries))
@@ -92,10 +115,10 @@ def command(
 
     def show() -> None:
         show_warnings(result)
-        click.echo(describe_task(task, promise=False))
-        click.echo(f"input      {summary.words()}")
+        tell(describe_task(task, promise=False, verbose=verbose))
+        tell(f"input      {summary.words()}")
         if vocabulary is None:
-            click.echo("note       the keys in the table were taken as publicly known (see --vocabulary)")
+            tell("note       the keys in the table were taken as publicly known (see --vocabulary)")
         click.echo()
         show_estimate(result, top)
         if output is not None:
@@ -105,7 +128,7 @@ def command(
         **result.about(),
         **task_facts(task),
         "summary": summary.as_dict(),
-        "estimates": result.top(top).rows(),
+        **shown(result, top),
         "file": str(output) if output else None,
         "guarantee": result.guarantee.as_dict(),
     }
