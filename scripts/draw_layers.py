@@ -36,8 +36,9 @@ COLUMNS = {
     "plan": 3,
     "engines": 0,
     "release": 2.5,
-    "collect": 0.5,
-    "experiments": 2.5,
+    "calls": 3,
+    "collect": 0,
+    "experiments": 1.5,
     "cli": 1.5,
 }
 #: Of a box; one that has a row for itself is wider.

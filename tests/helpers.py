@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 from numpy.typing import NDArray
 
+from hubbub.calls import run
 from hubbub.checks.conformance import task_for
 from hubbub.cli import main
 from hubbub.mechanisms.registry import make_mechanism
@@ -177,6 +178,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
 def seeded_coins(monkeypatch: pytest.MonkeyPatch, seed: int = 1) -> None:
     """Commands flip one repeatable sequence of coins from here on, and their salts are all the same."""
     shared, public = InsecureCoins(seed), SimulatedSeeds(seed + 1)
-    monkeypatch.setattr(coins, "SecretCoins", lambda: shared)
-    monkeypatch.setattr(coins, "SystemSeeds", lambda: public)
+    for module in (coins, run):
+        monkeypatch.setattr(module, "SecretCoins", lambda: shared)
+        monkeypatch.setattr(module, "SystemSeeds", lambda: public)
     monkeypatch.setattr("hubbub.model.keys.secrets.token_hex", lambda size: "5a" * size)

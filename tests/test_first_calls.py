@@ -39,14 +39,14 @@ def command(table: Path, *more: object) -> tuple[object, ...]:
 
 
 def test_a_range_without_values_is_refused(table: Path) -> None:
-    assert "--range is for values" in refuse(*command(table, "--range", "0:2"))
+    assert "A range is for values" in refuse(*command(table, "--range", "0:2"))
     assert succeed(*command(table, "--range", "0:2", "--value", "stars"))["task"]["high"] == 2
 
 
 def test_a_range_of_sets_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "task.toml"
     new = ("task", "new", "--name", "x", "--keys", 9, "--epsilon", 1, "--max-entries", 2, "-o", out)
-    assert "--range is for values" in refuse(*new, "--sets", "--range", "0:2")
+    assert "A range is for values" in refuse(*new, "--sets", "--range", "0:2")
     assert contents(tmp_path) == {}
     for more in (("--range", "0:2"), ("--range", "0:2", "--values")):
         assert succeed(*new, *more)["task"]["high"] == 2

@@ -5,8 +5,13 @@
     state = hubbub.aggregate(task, reports)        reports are added up
     hubbub.estimate(task, state)                   and the sum is read: values with error bars
 
-`hubbub.publish` is for whoever holds the counts themselves. Everything that is public is named here; what is behind
-it is in the packages, each of which rests on the ones before it: see docs/architecture.md.
+    hubbub.run(frame, user="user", key="page", epsilon=1.0, max_entries=4)    all of it, from a table, in one call
+
+`plan` says beforehand what can be learned, `simulate` what would have been, `audit` checks a task's privacy claim, and
+`amplify` says what shuffling adds to it. `publish` is for whoever holds the counts themselves.
+
+Everything that is public is named here; what is behind it is in the packages, each of which rests on the ones before
+it: see docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -15,12 +20,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hubbub.calls.amplify import amplify
+    from hubbub.calls.outcome import Outcome, simulate
+    from hubbub.calls.run import Reports, privatize, run
+    from hubbub.checks.audit import Audit, audit
     from hubbub.device.client import Client
     from hubbub.device.ledger import Ledger
     from hubbub.mechanisms.registry import make_mechanism
     from hubbub.model.guarantee import Guarantee
     from hubbub.model.keys import Keys
     from hubbub.model.state import State
+    from hubbub.plan.overview import Plan, plan
     from hubbub.primitives.errors import Refused
     from hubbub.protocol.task import Task
     from hubbub.release.artifact import Release
@@ -31,43 +41,64 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Audit",
     "Client",
     "Estimate",
     "Guarantee",
     "Keys",
     "Ledger",
+    "Outcome",
+    "Plan",
     "Refused",
     "Release",
+    "Reports",
     "State",
     "Task",
     "__version__",
     "aggregate",
+    "amplify",
+    "audit",
     "estimate",
     "make_mechanism",
+    "plan",
+    "privatize",
     "publish",
+    "run",
+    "simulate",
 ]
 
 #: Where the public names live. They are loaded on first use, so that importing hubbub stays light.
 _HOMES = {
+    "Audit": "checks.audit",
     "Client": "device.client",
     "Estimate": "server.estimates",
     "Guarantee": "model.guarantee",
     "Keys": "model.keys",
     "Ledger": "device.ledger",
+    "Outcome": "calls.outcome",
+    "Plan": "plan.overview",
     "Refused": "primitives.errors",
     "Release": "release.artifact",
+    "Reports": "calls.run",
     "State": "model.state",
     "Task": "protocol.task",
     "aggregate": "server.fold",
+    "amplify": "calls.amplify",
+    "audit": "checks.audit",
     "estimate": "server.estimates",
     "make_mechanism": "mechanisms.registry",
+    "privatize": "calls.run",
     "publish": "release.publisher",
+    "run": "calls.run",
+    "simulate": "calls.outcome",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"hubbub.{_HOMES[name]}"), name)
+    if name == "plan":  # the package of that name, which can be called
+        return importlib.import_module("hubbub.plan")
     raise AttributeError(f"module 'hubbub' has no attribute {name!r}")
 
 

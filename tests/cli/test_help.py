@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shlex
@@ -10,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,8 +61,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tuesday": folder / "2.reports",
     }
     task = folder / "task.toml"
-    succeed(*"task new --name visits --epsilon 1 --max-entries 4 --mechanism collision".split(),
-            *("--vocabulary", folder / "pages.txt", "-o", task))  # fmt: skip
+    options = ["--epsilon", 1, "--max-entries", 4, "--mechanism", "collision", "-o", task]
+    succeed("task", "new", "--name", "visits", "--vocabulary", folder / "pages.txt", *options)
     for name, reports in names.items():
         succeed("privatize", folder / "visits.csv", task, "--user", "user", "--key", "page", "-o", reports)
         succeed("aggregate", reports, "-o", folder / f"{name}.state")
@@ -103,7 +106,7 @@ def test_help_groups_all_commands_and_cuts_nothing_off(monkeypatch: pytest.Monke
     ]
     listed = re.findall(r"^  (\w+) +[A-Z].*[^.]\.$", text.partition("Learn what")[2], flags=re.MULTILINE)
     assert sorted(listed) == main.list_commands(click.Context(main))
-    assert "..." not in text
+    assert "..." not in text.partition("Learn what")[2]
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -166,12 +169,26 @@ def until_it_listens(words: list[str], folder: Path) -> str:
             line = running.stdout.readline()
             assert line, f"{printed}{running.stderr.read() if running.stderr else ''}"
             printed += line
-        time.sleep(0.2)
+        address = re.search(r"http://127.0.0.1:\d+", printed)
+        assert address is not None
+        until_it_answers(address[0])
     finally:
         running.send_signal(signal.SIGINT)
         rest, _ = running.communicate(timeout=60)
     assert running.returncode == 0
     return printed + rest
+
+
+def until_it_answers(address: str) -> None:
+    """Wait until a service answers at all."""
+    for _ in range(600):
+        try:
+            urllib.request.urlopen(f"{address}/nowhere", timeout=5)
+        except urllib.error.HTTPError:
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"nobody answers at {address}")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +272,7 @@ def test_a_folder_is_refused_like_a_missing_file(folder: Path) -> None:
         assert "there is a folder, not a file" in refuse(*words.format("there").split())
     for words in ("reproduce --data {}", "demo -o {}"):
         assert "task.toml is a file, not a folder" in refuse(*words.format("task.toml").split())
-    assert "missing does not exist" in refuse(*"reproduce wang-fig2 --data missing".split())
+    assert "missing does not exist" in refuse("reproduce", "wang-fig2", "--data", "missing")
 
 
 # Ends
@@ -353,19 +370,16 @@ def test_inner_parameters_are_shown_when_asked_for(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "privatize", "simulate", "release", "plan"])
-def test_every_command_that_reads_a_table_reads_it_alike(
-    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_that_reads_a_table_reads_it_alike(command: str, folder: Path) -> None:
     """Compressed, and with another delimiter and encoding; a wrong one is refused with line and option."""
-    import gzip
-
-    more = {
-        "run": ["run", "t.csv.gz", *"--user user --key page --epsilon 1 --max-entries 2".split()],
-        "privatize": ["privatize", "t.csv.gz", "task.toml", *"--user user --key page -o x.reports".split()],
-        "simulate": ["simulate", "task.toml", *"--like t.csv.gz --user user --key page".split()],
-        "release": ["release", "t.csv.gz", *"--key page --count minutes --epsilon 1 -o x.hub".split()],
-        "plan": ["plan", *"--keys 9 --entries t.csv.gz".split()],
+    line = {
+        "run": "run t.csv.gz --user user --key page --epsilon 1 --max-entries 2",
+        "privatize": "privatize t.csv.gz task.toml --user user --key page -o x.reports",
+        "simulate": "simulate task.toml --like t.csv.gz --user user --key page",
+        "release": "release t.csv.gz --key page --count minutes --epsilon 1 -o x.hub",
+        "plan": "plan --keys 9 --entries t.csv.gz",
     }[command]
+    more = line.split()
     source = "größe;users\n1;5\n3;4\n" if command == "plan" else "größe;page;user;minutes\nä;home;u;1\n"
     (folder / "t.csv.gz").write_bytes(gzip.compress(source.encode("latin-1")))
     succeeded = run_cli(*more, "--delimiter", ";", "--encoding", "latin-1")
@@ -374,6 +388,4 @@ def test_every_command_that_reads_a_table_reads_it_alike(
         *more, "--delimiter", ";"
     )
     assert "no text encoding called 'x'" in refuse(*more, "--encoding", "x")
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdin", None)
-        assert "one character" in refuse(*more, "--delimiter", "ab")
+    assert "one character" in refuse(*more, "--delimiter", "ab")

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from helpers import (
-    prose,
     contents,
+    prose,
     real_command,
     refuse,
     run_cli,

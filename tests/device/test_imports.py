@@ -15,8 +15,9 @@ LOADED = """
 import sys
 print(*[m for m in sys.argv[1:] if any(n == m or n.startswith(m + ".") for n in sys.modules)])
 """
-SERVER = ["hubbub.server", "hubbub.cli", "hubbub.release", "hubbub.privacy", "hubbub.experiments"]
-HEAVY = ["scipy", "numba", "pandas", "pyarrow", "matplotlib", "rich", "click", "fastapi", *SERVER]
+SERVER = [f"hubbub.{name}" for name in ("server", "calls", "plan", "tables", "cli", "release", "privacy")]
+HEAVY = ["scipy", "numba", "pandas", "polars", "pyarrow", "matplotlib", "rich", "click", "fastapi", *SERVER]
+HEAVY.append("hubbub.experiments")
 
 REPORT = """
 from hubbub.device.client import Client
@@ -42,7 +43,11 @@ sys.argv[1:] = asked
     [
         (REPORT, HEAVY, "hubbub.mechanisms"),
         ("import hubbub.device.ledger", HEAVY, "hubbub.device.client"),
-        ("import hubbub", ["numpy", "pydantic", "click", "hubbub.device"], "hubbub"),
+        (
+            "import hubbub",
+            ["numpy", "pydantic", "click", "hubbub.device", "hubbub.calls", "hubbub.plan"],
+            "hubbub",
+        ),
         (HELP, ["numpy", "pydantic", "pandas", "pyarrow", "hubbub.device", "hubbub.protocol.task"], "click"),
     ],
     ids=["report", "ledger", "hubbub", "help"],

@@ -19,9 +19,10 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Moments
 from hubbub.model.record import Entries
 from hubbub.protocol.task import Task
-from hubbub.server.estimates import ABOUT_COLUMNS, COLUMNS, Estimate, _conditional, estimate
+from hubbub.server.estimates import ABOUT_COLUMNS, COLUMNS, Estimate, estimate
 from hubbub.server.findings import Findings
 from hubbub.server.fold import aggregate
+from hubbub.server.quantities import _conditional
 from hubbub.simulation.rehearsal import simulate
 
 
@@ -359,13 +360,41 @@ def test_csv_with_odd_keys_and_numbers(made: Estimate, tmp_path: Path) -> None:
 
 
 def test_arrow_and_parquet(made: Estimate, tmp_path: Path) -> None:
+    """A file says in columns, too, what its numbers are: most who read it never see its metadata."""
     made.save(tmp_path / "e.parquet")
-    for table in (made.to_arrow(), pq.read_table(tmp_path / "e.parquet")):
-        assert tuple(table.column_names) == COLUMNS
+    written = pq.read_table(tmp_path / "e.parquet")
+    for table, names in ((made.to_arrow(), COLUMNS), (written, COLUMNS + ABOUT_COLUMNS)):
+        assert tuple(table.column_names) == names
         assert table["key"].to_pylist() == list(made.keys)
         for name in ("value", "error", "low", "high", "flagged"):
             assert table[name].to_pylist() == getattr(made, name).tolist()
         assert json.loads(table.schema.metadata[b"hubbub"]) == made.about()
+    about = {"quantity": made.quantity, "level": made.level, "epsilon": made.guarantee.epsilon}
+    for name, value in {**about, "reports": made.reports}.items():
+        assert written[name].to_pylist() == [value] * len(made)
+    made.take([]).save(tmp_path / "none.parquet")
+    assert pq.read_table(tmp_path / "none.parquet").schema == written.schema
+
+
+def test_polars(made: Estimate) -> None:
+    frame = pytest.importorskip("polars").DataFrame(made.columns())
+    assert made.to_polars().equals(frame)
+    assert frame.columns == list(COLUMNS)
+    assert frame["error"].is_null().to_list() == [False, False, True, False]
+
+
+def test_one_key_and_all_keys(made: Estimate) -> None:
+    assert [row.key for row in made] == list(made.keys)
+    assert len(made) == len(list(made)) == 4
+    for place, row in enumerate(made):
+        assert made[row.key] == row
+        assert row.interval == (made.low[place], made.high[place])
+        assert (row.value, row.flagged) == (made.value[place], made.flagged[place])
+        assert row.key in made
+        assert (row.error is None) == (not np.isfinite(made.error[place]))
+    assert "nowhere" not in made
+    with refused("'nowhere' is not among the 4 keys"):
+        made["nowhere"]
 
 
 def test_pandas(made: Estimate) -> None:

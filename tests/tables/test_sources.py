@@ -23,8 +23,8 @@ def packed(data: bytes) -> bytes:
 
 
 READERS: list[Any] = [
-    lambda path, form: records.read_table(path, "u", "k", "n", form),
-    lambda path, form: counts.read_table(path, ["u", "k", "n"], form=form),
+    lambda path, form: records.read_table(Source(Path(path), form), "u", "k", "n"),
+    lambda path, form: counts.read_table(Source(Path(path), form), ["u", "k", "n"]),
 ]
 
 
@@ -142,7 +142,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     for name in ("t.npz", "t.parquet"):
         (tmp_path / name).write_bytes(b"")
         with refused("are for tables of text"):
-            records.read_table(tmp_path / name, "u", "k", None, TextForm(delimiter=";"))
+            records.read_table(Source(tmp_path / name, TextForm(delimiter=";")), "u", "k")
         with refused("counts are read from .csv"):
             counts.read_table(tmp_path / name, ["u"])
 
@@ -150,7 +150,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
 def test_pairs(tmp_path: Path) -> None:
     path = tmp_path / "h.csv.gz"
     path.write_bytes(packed(b"entries;users\n1;5\n\n 2 ;6\n2;1\n"))
-    assert counts.read_pairs(path, "x", int, TextForm(";")) == {1: 5, 2: 7}
+    assert counts.read_pairs(Source(path, TextForm(";")), "x", int) == {1: 5, 2: 7}
     with refused(str(path), "line 2", "entries and users are expected", "--delimiter"):
         counts.read_pairs(path, "entries and users", int)
 

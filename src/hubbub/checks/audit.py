@@ -84,6 +84,13 @@ class Audit:
         """What has been excluded and what has not, in one line."""
         return f"Excluded: {'; '.join(self.excluded()) or 'nothing'}. Not excluded: {'; '.join(self.not_excluded())}."
 
+    def words(self) -> str:
+        """What was found, a paragraph each, and what that excludes."""
+        paragraphs = [f"{finding.kind.capitalize()}: {finding.words()}" for finding in self.findings]
+        return "\n\n".join([*paragraphs, self.scope()])
+
+    __str__ = words
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data for `--json`."""
         return {
@@ -102,7 +109,14 @@ def audit(
     exact: bool = True,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Audit:
-    """Both audits of a task, as far as they are possible; without `samples`, as many as take seconds."""
+    """Both audits of a task, as far as they are possible; without `samples`, as many as take seconds.
+
+        found = hubbub.audit(task)
+        print(found)            # what was found, and what that excludes
+        assert not found.refuted
+
+    `exact` is whether small instances are enumerated; `confidence` is that of the sampled lower bound.
+    """
     wanted = affordable_samples(task) if samples is None else samples
     sampled = sampled_audit(task, wanted, confidence, progress=progress)
     if not exact:

@@ -44,8 +44,8 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
         if not ctx.resilient_parsing and args[0] not in known and not args[0].startswith("-"):
-            like = difflib.get_close_matches(args[0], known, cutoff=0.5)
-            hint = f" Did you mean {' or '.join(like)}?" if like else ""
+            like = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            hint = f" Did you mean {like[0]}?" if like else ""
             ctx.fail(f"There is no command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import click
 from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
-    from hubbub.model.mechanism import Goal, Mechanism, Quantity
     from hubbub.protocol.task import Task
 
 _OPTIONS = [
@@ -87,74 +85,19 @@ def task_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def build_task(name: str, keys: dict[str, Any], has_values: bool, options: dict[str, Any]) -> Task:
-    """The task that the options describe: the planner chooses the mechanism, or the parameters of the named one."""
-    from dataclasses import replace
+    """The task that the options describe."""
+    from hubbub.plan.proposal import Wish, span_for
 
-    from hubbub.model.guarantee import Guarantee
-    from hubbub.plan.ranking import choose, suits, without_sum
-    from hubbub.protocol.task import Task
+    text = options["value_range"]
+    span = span_for(None if text is None else span_of(text), has_values)
+    return Wish(span=span, **wish_fields(options)).task(name, keys)
 
-    if options["count_lengths"]:
-        keys = {**keys, "count_lengths": True}
-    low, high = parse_range(options["value_range"], has_values)
+
+def wish_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """What `hubbub.plan.proposal.Wish` takes of the options, but for the range."""
+    parsed = {name: value for name, value in options.items() if name != "value_range"}
     named = None if options["mechanism"] == "auto" else options["mechanism"]
-    known = mechanism_fields(named) if named else set()
-    if options["delta"] and options["unit"] != "l1" and "delta" not in known:
-        raise Refused("A delta goes with --unit l1; guarantees per record and per entry are pure.")
-    Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
-    settings = parse_settings(options["settings"])
-    if settings and not named:
-        raise Refused("--set needs a mechanism to set it for: name one with --mechanism.")
-    asked = options["quantity"] or default_quantity(has_values, low, high, options["unit"])
-    quantity = without_sum(asked, "signed" if has_values else "set")
-    goal = goal_of({**options, "quantity": quantity}, keys, has_values)
-    if named and not options["quantity"] and not suits(goal, named, settings):
-        # Nobody asked for the usual quantity: what the named mechanism can do will be as good.
-        others = (replace(goal, quantity=other) for other in ("mean", "frequency"))
-        goal = next((other for other in others if suits(other, named, settings)), goal)
-    mechanism = choose(goal, name=named, settings=settings, best=options["best"])
-    described = {
-        "name": name,
-        "low": low,
-        "high": high,
-        "keys": with_bits(keys, mechanism),
-        "mechanism": mechanism,
-    }
-    return Task.parse(described)
-
-
-def goal_of(options: dict[str, Any], keys: dict[str, Any], has_values: bool) -> Goal:
-    """What the options ask of the planner."""
-    from hubbub.model.mechanism import Goal
-
-    low, high = parse_range(options["value_range"], has_values)
-    return Goal(
-        options["quantity"],
-        options["epsilon"],
-        options["max_entries"],
-        "signed" if has_values else "set",
-        options["unit"],
-        scaled_distance(options["distance"], low, high, has_values),
-        options["delta"],
-        options["users"],
-        keys=count_of(keys) or 1 << (64 if keys["kind"] == "wide" else keys.get("bits") or 20),
-        family=options["family"],
-        center=(low + high) / 2 / max(abs(low), abs(high)) if has_values else 0.0,
-        open=keys["kind"] != "closed",
-    )
-
-
-def count_of(keys: dict[str, Any]) -> int:
-    """How many keys a closed vocabulary has, with those that count lengths; 0 for an open one."""
-    from hubbub.model.keys import LENGTH_KEYS
-
-    listed = keys.get("size") or len(keys.get("vocabulary") or ())
-    return listed + len(LENGTH_KEYS) if listed and keys.get("count_lengths") else listed
-
-
-def scaled_distance(distance: float | None, low: float, high: float, has_values: bool) -> float | None:
-    """An l1 distance in units of the largest value."""
-    return distance / max(abs(low), abs(high)) if distance is not None and has_values else distance
+    return {**parsed, "mechanism": named, "settings": parse_settings(options["settings"])}
 
 
 def key_space(size: int | None, vocabulary: Path | None, bits: int | None) -> dict[str, Any]:
@@ -163,6 +106,8 @@ def key_space(size: int | None, vocabulary: Path | None, bits: int | None) -> di
         raise click.UsageError("Give one of --keys, --vocabulary and --open.")
     if bits is not None and bits != 64 and not 2 <= bits <= 30:
         raise Refused(f"The bits of an open vocabulary are between 2 and 30, or 64, not {bits}.")
+    from hubbub.tables.counts import read_vocabulary
+
     if size is not None:
         return {"kind": "closed", "size": size}
     if vocabulary is not None:
@@ -170,65 +115,12 @@ def key_space(size: int | None, vocabulary: Path | None, bits: int | None) -> di
     return {"kind": "wide"} if bits == 64 else {"kind": "folded", "bits": bits}
 
 
-def read_vocabulary(path: Path) -> list[str]:
-    """The keys in a text file, one per line."""
-    from hubbub.primitives.envelope import read_file
-
-    try:
-        keys = [line for line in read_file(path).decode("utf-8-sig").splitlines() if line]
-    except UnicodeDecodeError:
-        raise Refused(f"{path} is not UTF-8 text.") from None
-    if not keys:
-        raise Refused(f"{path} lists no keys.")
-    return keys
-
-
-def with_bits(keys: dict[str, Any], mechanism: Mechanism) -> dict[str, Any]:
-    """Room for two codes per key where a mechanism needs them."""
-    from hubbub.model.keys import bits_for
-
-    if not mechanism.sided or keys["kind"] != "closed" or keys.get("bits"):
-        return keys
-    return {**keys, "bits": bits_for(2 * count_of(keys))}
-
-
-def mechanism_fields(name: str) -> set[str]:
-    """Parameter names of a mechanism; an unknown one is refused."""
-    from hubbub.mechanisms.registry import mechanisms
-
-    known = mechanisms()
-    if name not in known:
-        raise Refused(f"There is no mechanism called {name!r}; known are {', '.join(known)}.")
-    return set(known[name].model_fields)
-
-
-def quantity_for(task: Task, options: dict[str, Any], has_values: bool) -> Quantity:
-    """What to estimate: what is asked for, or the usual quantity, or what the task's mechanism offers first."""
-    usual = default_quantity(has_values, task.low, task.high, options["unit"])
-    asked: Quantity | None = options["quantity"]
-    return asked or (usual if usual in task.mechanism.quantities else task.mechanism.quantities[0])
-
-
-def default_quantity(has_values: bool, low: float, high: float, unit: str) -> Quantity:
-    """What people want to know first, where it can be had."""
-    if not has_values:
-        return "frequency"
-    return "mean" if low == -high or unit != "record" else "conditional"
-
-
-def parse_range(text: str | None, has_values: bool) -> tuple[float, float]:
-    if not has_values:
-        if text is not None:
-            raise Refused("--range is for values, and these are sets: name the values, or leave it out.")
-        return -1.0, 1.0
-    if text is None:
-        raise Refused("Values need a range: --range LOW:HIGH, decided before looking at the data.")
+def span_of(text: str) -> tuple[float, float]:
+    """A range as it is written on the command line."""
     try:
         low, high = (float(part) for part in text.split(":"))
     except ValueError:
         raise Refused(f"A range is written LOW:HIGH, for instance 1:5, not {text!r}.") from None
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise Refused(f"The value range {text} is empty or infinite.")
     return low, high
 
 
@@ -238,8 +130,6 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
         name, equals, text = setting.partition("=")
         if not equals:
             raise Refused(f"A setting is written NAME=VALUE, not {setting!r}.")
-        if name in ("name", "epsilon", "max_entries"):
-            raise Refused(f"The {name} has an option of its own; --set is for other parameters.")
         try:
             parsed[name] = tomllib.loads(f"x = {text}")["x"]
         except tomllib.TOMLDecodeError:

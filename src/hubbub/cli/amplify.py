@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, tell
 
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Mechanism
@@ -104,12 +104,11 @@ def _amplify(
     as_json: bool,
     task: Task | None = None,
 ) -> None:
-    from hubbub.privacy.compose import compose
+    from hubbub.calls.amplify import amplify
     from hubbub.privacy.over_time import over_time
-    from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 
     most = 1 if task is None else task.reports_per_period
-    local, shuffled = mechanism.guarantee(), shuffled_guarantee(mechanism, reports, delta, most)
+    local, shuffled = mechanism.guarantee(), amplify(task or mechanism, reports, delta)
     data: dict[str, Any] = {
         "mechanism": mechanism.name,
         "local": local.as_dict(),
@@ -122,7 +121,7 @@ def _amplify(
         if task.period != "once" or most > 1:
             lines += ["all that one person says:", *(f"  {span.words()}" for span in spans)]
     if rounds > 1:
-        total = compose([crowd_of(mechanism, reports, most)] * rounds, delta, method)
+        total = amplify(task or mechanism, reports, delta, rounds, method)
         data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}
         lines.append(f"{f'{rounds} rounds':<11} {total.words()}")
     say(as_json, data, "\n".join(lines))
@@ -137,7 +136,7 @@ def _compare(
     as_json: bool,
 ) -> None:
     from hubbub.mechanisms.registry import make_mechanism
-    from hubbub.privacy.bounds import BOUNDS, draw, published_setting
+    from hubbub.privacy.bounds import EARLIER, draw, published_setting
     from hubbub.privacy.bounds import compare as compare_bounds
 
     def make(epsilon: float) -> Mechanism:
@@ -161,11 +160,19 @@ def _compare(
         shown = Table(
             title=f"central epsilon at delta = {delta:g}", title_justify="left", header_style="bold"
         )
-        for title in ("reports", "local epsilon", *BOUNDS, "saved"):
+        for title in ("reports", "local epsilon", "earlier", "hubbub", "lower bound", "saved"):
             shown.add_column(title, justify="right")
         for row in rows:
-            values = ("-" if row[bound] is None else f"{row[bound]:.4g}" for bound in BOUNDS)
+            earlier = min(row[bound] for bound in EARLIER if row[bound] is not None)
+            values = (
+                "-" if value is None else f"{value:.4g}"
+                for value in (earlier, row["hubbub"], row["lower bound"])
+            )
             shown.add_row(f"{row['reports']:,}", f"{row['epsilon']:g}", *values, f"{100 * row['saved']:.0f}%")
         Console().print(shown)
+        tell(
+            f"earlier: the smallest of {'; '.join(EARLIER)}. saved: how much smaller hubbub's bound is. --json gives "
+            "all bounds, -o draws them."
+        )
 
     say(as_json, {"delta": delta, "rows": rows}, table)

@@ -30,8 +30,7 @@ def command(*, task: Path, samples: int | None, confidence: float, exact: bool, 
     loaded = Task.load(task)
     with progress("auditing", reports_drawn(loaded, samples), as_json) as advance:
         found = audit(loaded, samples, confidence, exact, progress=advance)
-    paragraphs = [f"{finding.kind.capitalize()}: {finding.words()}" for finding in found.findings]
-    say(as_json, found.as_dict(), "\n\n".join([*paragraphs, found.scope()]))
+    say(as_json, found.as_dict(), found.words())
     if found.refuted:
         click.echo("hubbub: The task's privacy claim does not hold.", err=True)
         click.get_current_context().exit(1)

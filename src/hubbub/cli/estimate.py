@@ -15,7 +15,12 @@ from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say
 @click.argument("keys", nargs=-1)
 @click.option("--keys-from", type=EXISTING, help="File with the keys to estimate, one per line.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
-@click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional", "sum"]))
+@click.option(
+    "--estimate",
+    "quantity",
+    type=click.Choice(["frequency", "mean", "conditional", "sum"]),
+    help="What to estimate [default: what the mechanism offers first].",
+)
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all asked keys together.")
 @click.option(
@@ -52,10 +57,10 @@ def command(
     if keys and keys_from is not None:
         raise click.UsageError("Name keys, or a file of keys with --keys-from, not both.")
     from hubbub.cli._show import show_estimate, show_warnings, shown
-    from hubbub.cli._tasks import read_vocabulary
     from hubbub.plan.advice import advised
     from hubbub.protocol.files import load_state
     from hubbub.server.estimates import estimate
+    from hubbub.tables.counts import read_vocabulary
 
     task, loaded = load_state(state)
     asked = list(keys) or None if keys_from is None else read_vocabulary(keys_from)

@@ -14,6 +14,7 @@ from hubbub.primitives.errors import Refused
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Goal
     from hubbub.plan.entries import Limit
+    from hubbub.plan.overview import Plan, Trust
     from hubbub.plan.ranking import Option
     from hubbub.tables.sources import TextForm
 
@@ -87,7 +88,7 @@ def command(
     keys: int | None,
     vocabulary: Path | None,
     bits: int | None,
-    model: str,
+    model: Trust,
     most_bytes: int | None,
     want_error: float | None,
     mechanism: str,
@@ -108,55 +109,57 @@ def command(
     """
     from dataclasses import replace
 
-    from hubbub.cli._tasks import key_space, parse_range, with_bits
-    from hubbub.plan.ranking import pick, rank
-    from hubbub.protocol.task import Task
+    from hubbub.cli._tasks import key_space, span_of
+    from hubbub.plan.overview import goal_in, planned, unit_size
+    from hubbub.plan.proposal import Wish
 
     known = bool(keys or vocabulary or bits)
     if output is not None and not known:
         raise Refused("A task needs its keys: give --keys, --vocabulary or --open with -o.")
     space = key_space(keys if known else _KEYS, vocabulary, bits)
-    given = options["max_entries"]
-    goal = _goal(space, model, {**options, "max_entries": _MAX_ENTRIES if given is None else given})
-    low, high = parse_range(options["value_range"], goal.values == "signed")
-    largest = max(abs(low), abs(high))
-    size = _unit_size(goal, low, high)
-    rules: _Rules = {
-        "most_bytes": most_bytes,
-        "name": None if mechanism == "auto" else mechanism,
-        "best": best,
-    }
+    given, text = options["max_entries"], options["value_range"]
+    wish = Wish(
+        options["epsilon"],
+        _MAX_ENTRIES if given is None else given,
+        None if text is None else span_of(text),
+        options["quantity"],
+        options["unit"],
+        options["distance"],
+        options["delta"],
+        users=options["users"],
+        mechanism=None if mechanism == "auto" else mechanism,
+        best=best,
+    )
+    goal = goal_in(wish, space, model)
+    size = unit_size(wish, goal.quantity)
+    rules: _Rules = {"most_bytes": most_bytes, "name": wish.mechanism, "best": best}
     assumed = {} if known else {"keys": _KEYS}
     assumed |= {} if given is not None or entries is not None else {"max_entries": _MAX_ENTRIES}
     data: dict[str, Any] = {"assumed": assumed}
     lines: list[str] = []
     if entries is not None:
         limits = _limits(data, lines, goal, entries, {**options, "form": form}, size, rules)
-        goal = goal if given is not None else replace(goal, max_entries=limits[0].max_entries)
-        lines += [] if given is not None else [f"The plan is for max-entries {goal.max_entries}."]
+        wish = wish if given is not None else replace(wish, max_entries=limits[0].max_entries)
+        lines += [] if given is not None else [f"The plan is for max-entries {wish.max_entries}."]
     elif options["frequency"] is not None or options["shares"] is not None:
         raise Refused("--frequency and --shares are about --entries.")
-    ranking = rank(goal, size, most_bytes, rules["name"])
-    chosen = pick(ranking, best)
-    data["options"] = [option.as_dict(largest) for option in ranking]
-    data["chosen"] = chosen.as_dict(largest)
+    found = planned(wish, space, model, most_bytes)
+    data["options"] = found.rows()
+    data["chosen"] = found.chosen.as_dict(found.largest)
     if want_error is not None:
-        lines.insert(0, _inverse(data, goal, want_error, size, rules))
+        lines.insert(0, _inverse(data, found.goal, want_error, size, rules))
     if output is not None:
-        if chosen.mechanism is None:
-            raise Refused("No mechanism reaches this goal; no task was written.")
-        parsed = {"name": name, "low": low, "high": high, "mechanism": chosen.mechanism}
-        Task.parse({**parsed, "keys": with_bits(space, chosen.mechanism)}).save(output)
-        lines.append(f"Task of {chosen.name} written to {output}")
+        found.task(name).save(output)
+        lines.append(f"Task of {found.chosen.name} written to {output}")
     if plot is not None:
-        draw(plot, goal, size, against, ranking)
+        draw(plot, found.goal, size, against, list(found.options))
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
 
     def tell_all() -> None:
         if assumed:
             tell(_assumptions(assumed))
-        show(ranking, chosen, lines, goal, largest)
+        show(found, lines)
 
     say(as_json, data, tell_all)
 
@@ -177,26 +180,6 @@ class _Rules(TypedDict):
     most_bytes: int | None
     name: str | None
     best: bool
-
-
-def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
-    """What the options ask for, checked."""
-    from dataclasses import replace
-
-    from hubbub.cli._tasks import goal_of
-    from hubbub.model.guarantee import Guarantee
-    from hubbub.privacy.shuffle import check_delta
-
-    has_values = options["value_range"] is not None
-    Guarantee(options["epsilon"], options["unit"], delta=options["delta"], distance=options["distance"])
-    if options["delta"] and options["unit"] != "l1" and model == "local":
-        raise Refused("A delta goes with --unit l1 or with --model shuffled.")
-    if model == "shuffled":
-        check_delta(options["delta"])
-    if options["quantity"] in ("mean", "conditional") and not has_values:
-        raise Refused("Means need values: give their range with --range LOW:HIGH.")
-    goal = goal_of({**options, "family": "walsh"}, space, has_values)
-    return replace(goal, central_epsilon=goal.epsilon if model == "shuffled" else None)
 
 
 def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, rules: _Rules) -> str:
@@ -226,12 +209,15 @@ def _limits(
     from hubbub.plan.entries import entry_limits
     from hubbub.plan.profile import Lengths, Profile
     from hubbub.tables.counts import read_pairs
+    from hubbub.tables.sources import Source
 
-    lengths = Lengths.of(dict(read_pairs(entries, "entries and users", int, options["form"])), goal.keys)
+    lengths = Lengths.of(
+        dict(read_pairs(Source(entries, options["form"]), "entries and users", int)), goal.keys
+    )
     if options["shares"] is None:
         profile = Profile.zipf(lengths, goal.keys, options["frequency"])
     elif options["frequency"] is None:
-        shares = read_pairs(options["shares"], "a share and a number of keys", float, options["form"])
+        shares = read_pairs(Source(options["shares"], options["form"]), "a share and a number of keys", float)
         profile = Profile.given(lengths, goal.keys, shares)
     else:
         raise Refused("Give --frequency or --shares, not both.")
@@ -257,50 +243,24 @@ def _limits(
     return limits
 
 
-def _unit_size(goal: Goal, low: float, high: float) -> float:
-    """What 1 on the scale of [-1, 1] stands for."""
-    if goal.quantity == "frequency" or goal.values == "set":
-        return 1.0
-    return (high - low) / 2 if goal.quantity == "conditional" else max(abs(low), abs(high))
-
-
-def show(options: list[Option], chosen: Option, lines: list[str], goal: Goal, largest: float) -> None:
+def show(found: Plan, lines: list[str]) -> None:
     """The ranking as a table."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{goal.quantity}, {goal.users:,} users, {goal.keys:,} keys", title_justify="left")
+    from hubbub.plan.overview import MEANINGS
+
+    tell(found.title())
+    table = Table(show_edge=False, pad_edge=False)  # so that seven columns fit
     table.add_column("mechanism", no_wrap=True)
     for name in ("error", "largest", "detectable", "bytes", "hashes", "state"):
         table.add_column(name, justify="right", no_wrap=True)
-    for option in options:
-        if option.mechanism is not None:
-            numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
-            table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
+    for option in found.suitable:
+        numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
+        table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
     Console().print(table)
-    tell(
-        "error: standard error of a rare key; largest: median of the largest error of all keys; detectable: smallest "
-        "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
-        "what the server holds."
-    )
-    if chosen.mechanism is not None:
-        tell(f"{_verdict(options[0], chosen)} {chosen.promise(largest).words()}")
-        if chosen.shuffled:
-            tell(chosen.shuffled)
-    for option in options:
-        if option.mechanism is None:
-            tell(f"Not {option.name}: {option.reason}")
-    for line in lines:
+    for line in [MEANINGS, *found.closing("--best"), *lines]:
         tell(line)
-
-
-def _verdict(best: Option, chosen: Option) -> str:
-    if chosen is best:
-        return f"Best: {best.name}."
-    return (
-        f"Taken: {chosen.name} with {chosen.bytes} instead of {best.bytes} bytes a report and "
-        f"{100 * (chosen.error / best.error - 1):.1f}% more error than the best (--best takes that)."
-    )
 
 
 def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Command,
-    example="hubbub privatize visits.csv task.toml --user user --key page -o visits.reports",
+    example="hubbub privatize visits.csv task.toml --user user --key page -o new.reports",
 )
 @click.argument("table", type=EXISTING)
 @click.argument("task", type=EXISTING)
@@ -45,35 +46,29 @@ def command(
     randomness comes from the operating system. Whoever runs this sees the table; on real devices use hubbub.Client
     instead.
     """
+    from hubbub.calls.run import privatize
     from hubbub.cli._cost import announce_cost
-    from hubbub.device.client import privatize
-    from hubbub.engines.arrow import save_parquet
-    from hubbub.primitives.coins import SecretCoins, SystemSeeds
     from hubbub.primitives.envelope import check_ending
     from hubbub.primitives.errors import optional
-    from hubbub.protocol.files import REPORTS, save_reports
+    from hubbub.protocol.files import REPORTS
     from hubbub.protocol.task import Task
-    from hubbub.tables.records import encode_table, read_table
+    from hubbub.tables.sources import Source
 
-    as_parquet = output.suffix.lower() == ".parquet"
-    if as_parquet:
+    def watch(step: str, total: int, task: Task) -> AbstractContextManager[Callable[[int], None]]:
+        announce_cost(task, total)
+        return progress(step, total, as_json)
+
+    if output.suffix.lower() == ".parquet":
         optional("pyarrow", "lake")
     else:
         check_ending(output, REPORTS)
     loaded = Task.load(task)
-    entries, tidied = encode_table(loaded, read_table(table, user, key, value, form))
-    announce_cost(loaded, len(entries))
-    with progress("privatizing", len(entries), as_json) as advance:
-        packed, sampled = privatize(loaded, entries, SecretCoins(), SystemSeeds(), advance)
-    if as_parquet:
-        save_parquet(output, loaded, packed, None)
-    else:
-        save_reports(output, loaded, packed)
-    summary = tidied + sampled
-    guarantee = replace(loaded.guarantee, noise="table")
+    reports = privatize(Source(table, form), loaded, user, key, value, watch=watch)
+    reports.save(output)
+    summary, guarantee = reports.summary, reports.guarantee
     data = {
         "file": str(output),
-        "reports": len(packed),
+        "reports": len(reports),
         "report_bytes": loaded.mechanism.layout.width,
         "summary": summary.as_dict(),
         "guarantee": guarantee.as_dict(),
@@ -81,6 +76,6 @@ def command(
     say(
         as_json,
         data,
-        f"{summary.words()}\n{len(packed):,} reports of {loaded.mechanism.layout.width} bytes "
+        f"{summary.words()}\n{len(reports):,} reports of {loaded.mechanism.layout.width} bytes "
         f"written to {output}\n{guarantee.words()}",
     )

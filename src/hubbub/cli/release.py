@@ -28,7 +28,7 @@ _ALGORITHMS = (
 
 @click.command(
     cls=Command,
-    example="hubbub release counts.csv --key word --count count --epsilon 1 -o counts.hub",
+    example="hubbub release counts.csv --key word --count count --epsilon 1 -o words.hub",
 )
 @click.argument("table", type=EXISTING)
 @click.option("--key", required=True, help="Column with the keys.")
@@ -54,7 +54,12 @@ _ALGORITHMS = (
 @click.option("--max-nonzero", type=int, help="Public bound on the number of keys.")
 @click.option("--max-value", type=float, help="Public bound on a value; larger ones are clipped.")
 @click.option("--max-sum", type=float, help="Public bound on the sum of all values.")
-@click.option("--algorithm", type=click.Choice(_ALGORITHMS), help="Use this one instead of the planned one.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(_ALGORITHMS),
+    metavar="NAME",
+    help=f"Use this one instead of the planned one: {', '.join(_ALGORITHMS)}.",
+)
 @click.option(
     "--estimator",
     type=click.Choice(["argmax", "difference", "median", "mean"]),
@@ -101,11 +106,10 @@ def command(
         raise click.UsageError(
             "--max-contribution goes with --user and a column of values, and only with both."
         )
-    from hubbub.cli._tasks import read_vocabulary
     from hubbub.primitives.envelope import check_ending
     from hubbub.release.artifact import RELEASE
     from hubbub.release.publisher import STAGES, build, make_goal
-    from hubbub.tables.counts import read_table
+    from hubbub.tables.counts import read_table, read_vocabulary
     from hubbub.tables.sources import Source
 
     check_ending(output, RELEASE)
@@ -113,8 +117,9 @@ def command(
     listed = None if vocabulary is None else tuple(read_vocabulary(vocabulary))
     wanted = make_goal(kind=kind, vocabulary=listed, **goal)
     names = [name for name in (user, key, column) if name is not None]
-    with progress("Reading", Source(table, form).size, as_json) as tick:
-        columns = read_table(table, names, "none" if column is None else kind, tick, form)
+    source = Source(table, form)
+    with progress("Reading", source.size, as_json) as tick:
+        columns = read_table(source, names, "none" if column is None else kind, tick)
     with progress("Releasing", STAGES, as_json) as tick:
         published = build(columns, wanted, tick)
         written = published.release.save(output)

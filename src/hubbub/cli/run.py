@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,10 @@ from hubbub.cli._common import (
     tell,
     verbose_option,
 )
-from hubbub.cli._tasks import build_task, quantity_for, task_options
+from hubbub.cli._tasks import span_of, task_options, wish_fields
 
 if TYPE_CHECKING:
+    from hubbub.protocol.task import Task
     from hubbub.tables.sources import TextForm
 
 
@@ -71,54 +72,43 @@ def command(
     --vocabulary the keys that occur in the table are taken as publicly known. Whoever runs this sees the table: it is
     for trying out, and for holders of tables who pass on estimates only.
     """
-    import numpy as np
-
+    from hubbub.calls.run import run
     from hubbub.cli._cost import announce_cost
     from hubbub.cli._show import describe_task, show_estimate, show_warnings, shown, task_facts
-    from hubbub.cli._tasks import read_vocabulary
-    from hubbub.device.client import privatize
-    from hubbub.plan.advice import advised
-    from hubbub.primitives.coins import SecretCoins, SystemSeeds
-    from hubbub.primitives.errors import Refused
-    from hubbub.server.estimates import estimate, offered_quantity
-    from hubbub.server.fold import aggregate
-    from hubbub.server.truncation import truncation_of_table
-    from hubbub.tables.records import encode_table, read_table
     from hubbub.tables.sources import Source
 
-    if correct and not options["count_lengths"]:
-        raise Refused("--correct needs the private count of lengths: give --count-lengths, too.")
-    name = Source(table).stem
-    if options["mechanism"] != "auto":
-        # What could not be estimated of two keys is refused before anything is read.
-        build_task(name, {"kind": "closed", "size": 2}, value is not None, options)
-    rows = read_table(table, user, key, value, form)
-    names = read_vocabulary(vocabulary) if vocabulary else rows.keys
+    def watch(step: str, total: int, task: Task) -> AbstractContextManager[Callable[[int], None]]:
+        if step == "privatizing":
+            announce_cost(task, total)
+        return progress(step, total, as_json)
+
+    wished = wish_fields(options)
     if click.get_current_context().get_parameter_source("users") is not ParameterSource.COMMANDLINE:
-        options["users"] = max(rows.users, 1)
-    task = build_task(name, {"kind": "closed", "vocabulary": names}, value is not None, options)
-    quantity = offered_quantity(task, quantity_for(task, options, value is not None))
-    entries, tidied = encode_table(task, rows)
-    announce_cost(task, len(entries))
-    with progress("privatizing", len(entries), as_json) as advance:
-        packed, sampled = privatize(task, entries, SecretCoins(), SystemSeeds(), advance)
-    with progress("aggregating", len(packed), as_json) as advance:
-        state = aggregate(task, packed, progress=advance)
-    lengths = np.diff(entries.offsets)
-    known = truncation_of_table(task, lengths)
-    result = estimate(task, state, None, quantity, interval, simultaneous, truncation=known, correct=correct)
-    result = advised(task, result, dict(Counter(lengths.tolist())))
-    result = replace(result, guarantee=replace(result.guarantee, noise="table"))
+        del wished["users"]
+    text = options["value_range"]
+    result = run(
+        Source(table, form),
+        user,
+        key,
+        value,
+        range=None if text is None else span_of(text),
+        vocabulary=vocabulary,
+        level=interval,
+        simultaneous=simultaneous,
+        correct=correct,
+        watch=watch,
+        **wished,
+    )
+    task, summary = result.task, result.summary
+    assert task is not None
+    assert summary is not None
     if output is not None:
         result.save(output)
-    summary = tidied + sampled
 
     def show() -> None:
         show_warnings(result)
         tell(describe_task(task, promise=False, verbose=verbose))
         tell(f"input      {summary.words()}")
-        if vocabulary is None:
-            tell("note       the keys in the table were taken as publicly known (see --vocabulary)")
         click.echo()
         show_estimate(result, top)
         if output is not None:

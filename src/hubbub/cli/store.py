@@ -111,6 +111,8 @@ def purge(
             rows.append({"task": task, **purge_task(opened, task, Horizons(reports, ids, states), now)})
 
     def show() -> None:
+        if not rows:
+            click.echo("There is no task in this store, and nothing to forget.")
         for row in rows:
             click.echo(
                 f"{row['task']}  {row['reports']:,} reports, {row['ids']:,} ids and {row['states']:,} states dropped"

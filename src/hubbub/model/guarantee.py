@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.markup import paragraph, whole
 
 Unit = Literal["record", "entry", "l1"]
 #: What a table of many people's data is made of: its holder says which of them is protected.
@@ -90,6 +91,10 @@ class Guarantee:
             return f"Per user: {budget}, {self.model} model"
         unit = f"l1 distance {self.distance:g}" if self.unit == "l1" else self.unit
         return f"{budget} per {unit}, {self.model} model"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return whole(paragraph(self.words()))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for `--json`."""

@@ -34,6 +34,7 @@ from hubbub.model.record import Entries, Scale, Summary, sample_down
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.envelope import read_file, refuse_ending, write_atomic
 from hubbub.primitives.errors import Refused, explain
+from hubbub.primitives.markup import facts, paragraph, whole
 
 #: Rules that the first published task files did not have.
 _LATER_RULES = ("precision", "keep_reports")
@@ -168,6 +169,21 @@ class Task(BaseModel):
             return entries, Summary()
         marks = self.keys.length_ids() if self.keys.count_lengths else None
         return sample_down(entries, self.mechanism.max_entries, coins, marks)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what is collected, how, and what is promised."""
+        layout, keys = self.mechanism.layout, self.keys
+        universe = f"{keys.count:,} keys" if keys.kind == "closed" else f"open, codes of {keys.bits} bits"
+        values = "sets" if self.mechanism.values == "set" else f"values from {self.low:g} to {self.high:g}"
+        described = [
+            ("task", f"{self.name} ({self.digest.hex()})"),
+            ("keys", universe),
+            ("records", f"{values}, at most {self.mechanism.max_entries:,} entries"),
+            ("mechanism", self.mechanism.name),
+            ("estimates", ", ".join(self.mechanism.quantities)),
+            ("report", f"{layout.bits} bits, {layout.width} bytes"),
+        ]
+        return whole(facts(described), paragraph(self.guarantee.words()))
 
     def to_toml(self) -> str:
         """The task file's text. Rules that came later are left out at their default: older hubbubs read it, too."""

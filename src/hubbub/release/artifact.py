@@ -24,6 +24,7 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.coins import Coins, SecretCoins
 from hubbub.primitives.envelope import Envelope, check_ending, unseal, write_atomic
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.markup import facts, paragraph, table, whisker, whole
 from hubbub.release.alp import Alp
 from hubbub.release.keyspace import KeySpace
 from hubbub.release.laplace import Laplace
@@ -35,6 +36,9 @@ from hubbub.release.vector import Values, Vector
 
 RELEASE = b"A"
 _HEADER = len(Envelope(RELEASE, 0, bytes(16), 0, b"", b"").seal()) - 16
+
+#: Keys of a declared list that a notebook shows.
+_SHOWN = 20
 
 AnyPart = Annotated[Laplace | Threshold | Alp | MaxProjection, Field(discriminator="name")]
 
@@ -209,6 +213,40 @@ class Release:
             level,
             chosen,
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, answers with intervals if there is a list of keys, and what is promised.
+
+        No answers are picked out: a selection of the largest would be one of noise.
+        """
+        p = self.parameters
+        size = sum(array.nbytes for arrays in self.arrays for array in arrays.values())
+        described = [
+            ("release", p.algorithm),
+            ("values", "counts" if p.values.kind == "counts" else "real values"),
+            ("keys", "any" if p.keys.names is None else f"{len(p.keys.names):,}, declared"),
+            ("arrays", f"{size:,} bytes"),
+        ]
+        parts = [facts(described)]
+        if p.keys.names:
+            asked = self.query(p.keys.names[:_SHOWN])
+            span = min(0.0, float(asked.low.min())), max(0.0, float(asked.high.max()))
+            rows = [
+                (
+                    row["key"],
+                    whisker(row["low"], row["value"], row["high"], span, row["low"] <= 0 <= row["high"]),
+                    f"{row['value']:.6g}",
+                    f"{row['low']:.6g} to {row['high']:.6g}",
+                )
+                for row in asked.rows()
+            ]
+            head = ("key", "", "estimate", f"{100 * asked.level:g}% interval")
+            parts.append(table(head, rows, [row["low"] <= 0 <= row["high"] for row in asked.rows()]))
+            if len(p.keys.names) > _SHOWN:
+                parts.append(paragraph(f"The first {_SHOWN} of the list; query() answers for all."))
+        if not self.secure:
+            parts.insert(0, paragraph("Simulated with seeded coins: nothing here is private.", strong=True))
+        return whole(*parts, paragraph(self.guarantee().words()))
 
     def save(self, path: str | Path) -> int:
         """Write the release to one file, whole or not at all; returns its size in bytes."""

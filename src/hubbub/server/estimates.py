@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hubbub.model.guarantee import Guarantee
-from hubbub.model.mechanism import Moments, Quantity, Refinement
+from hubbub.model.mechanism import Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell
-from hubbub.server.cases import Range, least_named
+from hubbub.server.cases import Range
 from hubbub.server.columns import csv_bytes, parquet_bytes
 from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
 from hubbub.server.intervals import Wanted, tie_levels
+from hubbub.server.quantities import read_quantity
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -30,19 +31,40 @@ from hubbub.server.truncation import (
 )
 
 if TYPE_CHECKING:
+    from hubbub.model.record import Summary
     from hubbub.model.state import State
     from hubbub.protocol.task import Task
 
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
-#: What a CSV file says of itself in every row, having no other place; `note` has the warnings, in the first row only.
+#: What a table in a file says of itself in every row; `note` has the warnings, in the first row only.
 ABOUT_COLUMNS = ("quantity", "level", "epsilon", "reports", "dropped", "note")
+_ABOUT_TYPES = dict(
+    zip(ABOUT_COLUMNS, ("string", "double", "double", "int64", "double", "string"), strict=True)
+)
 MEANINGS = {
     "frequency": "share of users who have the key",
     "mean": "mean value over all users, 0 for those without the key",
     "conditional": "mean value among the users who have the key",
     "sum": "sum over all users who reported",
 }
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is estimated of one key; `error` is None where nothing is known, `flagged` is as in `Estimate`."""
+
+    key: str
+    value: float
+    error: float | None
+    low: float
+    high: float
+    flagged: bool
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """At the estimate's level."""
+        return self.low, self.high
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,9 +90,29 @@ class Estimate:
     notes: tuple[str, ...]
     findings: Findings
     truncation: Truncation | None = None
+    #: What was estimated, and what happened to the records where they were at hand.
+    task: Task | None = None
+    summary: Summary | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def __iter__(self) -> Iterator[Row]:
+        """One row per key, in order."""
+        return (Row(**row) for row in self.rows())
+
+    def __contains__(self, key: object) -> bool:
+        return str(key) in self._places
+
+    def __getitem__(self, key: str | int) -> Row:
+        """The row of one key: `estimate["home"].value`."""
+        if key not in self:
+            raise Refused(f"{str(key)!r} is not among the {len(self):,} keys of this estimate.")
+        return next(iter(self.take([self._places[str(key)]])))
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {key: place for place, key in enumerate(self.keys)}
 
     def take(self, places: Sequence[int] | Int64s) -> Estimate:
         """The rows at these places, in this order."""
@@ -109,7 +151,7 @@ class Estimate:
         return dict(zip(COLUMNS, (*columns, self.flagged.tolist()), strict=True))
 
     def _about_columns(self) -> dict[str, list[Any]]:
-        """What a CSV file says of itself."""
+        """What a table in a file says of itself."""
         count, dropped = len(self), None if self.truncation is None else self.truncation.share
         same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
         warnings = [" ".join(self.warnings), *[""] * (count - 1)][:count]
@@ -136,13 +178,21 @@ class Estimate:
         }
 
     def to_pandas(self) -> Any:
-        """As a pandas DataFrame."""
-        return optional("pandas").DataFrame(self.rows(), columns=list(COLUMNS))
+        """As a pandas DataFrame; what the numbers are is in its `attrs`."""
+        frame = optional("pandas").DataFrame(self.rows(), columns=list(COLUMNS))
+        frame.attrs["hubbub"] = self.about()
+        return frame
+
+    def to_polars(self) -> Any:
+        """As a polars DataFrame."""
+        return optional("polars").DataFrame(self.columns())
 
     def to_arrow(self) -> Any:
         """As a pyarrow Table; what the numbers are is in its metadata."""
-        rows = (list(self.keys), self.value, self.error, self.low, self.high, self.flagged)
-        table = optional("pyarrow", "lake").table(dict(zip(COLUMNS, rows, strict=True)))
+        pyarrow = optional("pyarrow", "lake")
+        keys = pyarrow.array(self.keys, pyarrow.string())
+        rows = (keys, self.value, self.error, self.low, self.high, self.flagged)
+        table = pyarrow.table(dict(zip(COLUMNS, rows, strict=True)))
         return table.replace_schema_metadata({"hubbub": json.dumps(self.about())})
 
     def save(self, path: str | Path) -> None:
@@ -154,12 +204,18 @@ class Estimate:
             safe = {"key": [cell(key) for key in self.keys]}
             write_atomic(path, csv_bytes({**self.columns(), **safe, **self._about_columns()}))
         elif kind == ".parquet":
-            write_atomic(path, parquet_bytes(self.to_arrow()))
+            table, pyarrow = self.to_arrow(), optional("pyarrow", "lake")
+            for name, column in self._about_columns().items():
+                kind = pyarrow.type_for_alias(_ABOUT_TYPES[name])
+                table = table.append_column(name, [pyarrow.array(column, kind)])
+            write_atomic(path, parquet_bytes(table))
         else:
             raise Refused(f"{path}: write estimates to a name that ends in .csv, .json or .parquet.")
 
     def __str__(self) -> str:
         """What stands out and what does not, warnings first."""
+        from hubbub.server.pictures import closing
+
         best = self.worth_showing(20)
         lines = [
             *self.warnings,
@@ -174,11 +230,25 @@ class Estimate:
         ]
         if 0 < len(best) < len(self):
             lines.append(f"  ... {len(self) - len(best):,} more keys")
-        if self.findings.count:
-            lines.append(self.findings.words(self.quantity, self.reports))
-        return "\n".join([*lines, *self.notes, self.guarantee.short()])
+        return "\n".join([*lines, *closing(self)[:-1], self.guarantee.short()])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        from hubbub.server.pictures import as_html
+
+        marks = [mark_of(row) for row in self.worth_showing(20).rows()]
+        return as_html(self, MEANINGS[self.quantity], marks)
+
+    def plot(self, count: int = 20, *, dark: bool = False, axes: Any = None) -> Any:
+        """Draw the first rows with their intervals, with matplotlib, as the dashboard does; returns the axes.
+
+        Like `print`, it shows what stands out and greys what does not, and draws no selection of noise.
+        """
+        from hubbub.server.pictures import draw
+
+        return draw(self, MEANINGS[self.quantity], count, dark, axes)
 
 
 def mark_of(row: dict[str, Any], before: str = "") -> str:
@@ -247,7 +317,7 @@ def estimate(
     base: Quantity = quantity
     if quantity == "sum":
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
-    value, error, low, high, unknown = _quantity(task, moments, base, width)
+    value, error, low, high, unknown = read_quantity(task, moments, base, width)
     side, floor = side_of(task, quantity), floor_for(task, base, state.count, apart)
     if quantity == "conditional":
         assert moments.frequency is not None
@@ -312,6 +382,7 @@ def estimate(
         tuple(notes),
         Findings(len(names), int((~flagged).sum()), floor),
         truncation,
+        task,
     )
 
 
@@ -323,74 +394,3 @@ def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
     if truncation is None:
         return [unknown_words(limit)]
     return [truncation.words()] if truncation.share > 0 and not truncation.alarming else []
-
-
-def _quantity(
-    task: Task, moments: Moments, quantity: Quantity, width: float
-) -> tuple[Floats, Floats, Floats, Floats, Bools]:
-    """value, error, low, high and flags of a quantity in the units of the task."""
-    if quantity == "frequency":
-        value, variance = moments.frequency, moments.frequency_variance
-    elif moments.frequency is None or task.scale.center == 0:
-        value = None if moments.mean is None else moments.mean * task.scale.half
-        variance = None if moments.mean_variance is None else moments.mean_variance * task.scale.half**2
-    else:
-        value, variance = _uncentered(task, moments)
-    if quantity == "conditional":
-        return _conditional(task, moments, width)
-    assert value is not None
-    assert variance is not None
-    error = np.sqrt(variance)
-    return value, error, value - width * error, value + width * error, np.zeros(len(value), dtype=bool)
-
-
-def _uncentered(task: Task, moments: Moments) -> tuple[Floats, Floats]:
-    """center * frequency + half * mean, with its variance."""
-    center, half = task.scale.center, task.scale.half
-    assert moments.frequency is not None
-    assert moments.frequency_variance is not None
-    assert moments.mean is not None
-    assert moments.mean_variance is not None
-    assert moments.covariance is not None
-    value = center * moments.frequency + half * moments.mean
-    variance = (
-        center**2 * moments.frequency_variance
-        + half**2 * moments.mean_variance
-        + 2 * center * half * moments.covariance
-    )
-    return value, variance
-
-
-def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Floats, Floats, Floats, Bools]:
-    """mean / frequency with a Fieller interval, cut to the value range.
-
-    Fieller: all ratios q for which mean - q * frequency is within `width` standard errors of 0. Where the
-    frequency itself is that close to 0 the set is unbounded: the whole range is given and flagged.
-    """
-    assert moments.frequency is not None
-    assert moments.frequency_variance is not None
-    assert moments.mean is not None
-    assert moments.mean_variance is not None
-    assert moments.covariance is not None
-    f, vf, m, vm = moments.frequency, moments.frequency_variance, moments.mean, moments.mean_variance
-    cov = moments.covariance
-    flagged = f <= width * np.sqrt(vf)
-    if moments.counts is not None:
-        flagged = moments.counts.named < least_named(moments.counts, 2 * NormalDist().cdf(-width))
-    vf, vm = np.where(flagged, 0.0, vf), np.where(flagged, 0.0, vm)
-    safe = np.where(flagged, 1.0, f)
-    ratio = np.where(flagged, 0.0, m / safe)
-    a = np.where(flagged, 1.0, np.maximum(safe**2 - width**2 * vf, 1e-300))
-    b = m * safe - width**2 * cov
-    c = m**2 - width**2 * vm
-    root = np.sqrt(np.maximum(b**2 - a * c, 0))
-    low, high = np.where(flagged, -1.0, (b - root) / a), np.where(flagged, 1.0, (b + root) / a)
-    error = np.sqrt(np.maximum(vm - 2 * ratio * cov + ratio**2 * vf, 0)) / np.abs(safe)
-    error = np.where(flagged, np.inf, error)
-    bottom, top = task.low, task.high
-
-    def restore(scaled: Floats) -> Floats:
-        return np.clip(task.scale.center + task.scale.half * scaled, bottom, top)
-
-    value = np.where(flagged, (bottom + top) / 2, restore(ratio))
-    return value, task.scale.half * error, restore(low), restore(high), flagged

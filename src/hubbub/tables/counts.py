@@ -14,7 +14,7 @@ import numpy as np
 
 from hubbub.primitives.errors import Refused
 from hubbub.tables.csv_blocks import wrong_width
-from hubbub.tables.sources import PLAIN, Source, TextForm
+from hubbub.tables.sources import Source, find_column
 
 Number = TypeVar("Number", int, float)
 
@@ -23,11 +23,10 @@ _FURTHEST = (1 << 63) - 1
 
 
 def read_table(
-    path: str | Path,
+    path: str | Path | Source,
     names: Sequence[str],
     numbers: Literal["none", "counts", "reals"] = "counts",
     tick: Callable[[int], None] = lambda _: None,
-    form: TextForm = PLAIN,
 ) -> tuple[Any, ...]:
     """The named columns of a table with a header line, as lists of text; the last one as numbers, if it holds any.
 
@@ -36,7 +35,7 @@ def read_table(
     texts: list[list[str]] = [[] for _ in names[: len(names) - (numbers != "none")]]
     found: array[Any] = array("q" if numbers == "counts" else "d")
     parse: Callable[[str], float] = _whole if numbers == "counts" else _real
-    source = Source(Path(path), form)
+    source = Source.of(path)
     for line, row in _rows(source, names, tick):
         if numbers != "none":
             try:
@@ -82,7 +81,7 @@ def _rows(
         header = next(rows, (0, None))[1]
         if header is None:
             raise Refused(f"{source} is empty; a header line with column names is needed.")
-        places = [source.column(header, name) for name in wanted]
+        places = [find_column(source, header, name) for name in wanted]
         seen = 0
         for count, (line, row) in enumerate(rows, 1):
             if not row:
@@ -96,12 +95,10 @@ def _rows(
                 seen = position
 
 
-def read_pairs(
-    path: str | Path, what: str, kind: Callable[[str], Number], form: TextForm = PLAIN
-) -> dict[Number, int]:
+def read_pairs(path: str | Path | Source, what: str, kind: Callable[[str], Number]) -> dict[Number, int]:
     """Rows of a number and how many there are of it, after a header."""
     pairs: dict[Number, int] = {}
-    source = Source(Path(path), form)
+    source = Source.of(path)
     pattern = re.compile(r"\s*([0-9]+)\s*" if kind is int else r"\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
     with source.opened() as file:
         rows = source.rows(file)
@@ -129,3 +126,11 @@ def read_keys(path: str | Path) -> list[str]:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
     except UnicodeDecodeError:
         raise Refused(f"{path} is not UTF-8 text.") from None
+
+
+def read_vocabulary(path: str | Path) -> list[str]:
+    """The keys in a text file, one per line; empty lines do not count."""
+    keys = [line for line in read_keys(path) if line]
+    if not keys:
+        raise Refused(f"{path} lists no keys.")
+    return keys

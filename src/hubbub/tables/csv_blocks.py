@@ -20,7 +20,7 @@ import numpy as np
 from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused, optional
 from hubbub.tables.labels import arrow_available
-from hubbub.tables.sources import Source
+from hubbub.tables.sources import Source, find_column
 
 #: Bytes that are read at a time, and rows that the csv module reads at a time.
 _BLOCK, _ROWS = 1 << 24, 1 << 12
@@ -87,8 +87,8 @@ class CsvFile:
         place.unused = b""
         cells = self.source.rows(rest, place.begun, place.lines)
         header = next(cells, (0, []))[1] if place.header is None else place.header
-        places = [self.source.column(header, name) for name in self.texts]
-        last = None if self.number is None else self.source.column(header, self.number)
+        places = [find_column(self.source, header, name) for name in self.texts]
+        last = None if self.number is None else find_column(self.source, header, self.number)
         rows: list[list[str]] = []
         lines: list[int] = []
         try:
@@ -159,8 +159,8 @@ class CsvFile:
             return None
         arrow, reader = optional("pyarrow", "lake"), optional("pyarrow.csv", "lake")
         text, real = arrow.large_string(), arrow.float64()
-        texts = [str(self.source.column(header, name)) for name in self.texts]
-        last = None if self.number is None else str(self.source.column(header, self.number))
+        texts = [str(find_column(self.source, header, name)) for name in self.texts]
+        last = None if self.number is None else str(find_column(self.source, header, self.number))
         for kind in (text,) if last is None or last in texts else (real, text):
             types = dict.fromkeys(texts, text) | ({last: kind} if last else {})
             try:
@@ -256,7 +256,7 @@ def to_numbers(cells: list[Any]) -> Floats:
     return np.fromiter(map(to_number, cells), dtype=np.float64, count=len(cells))
 
 
-def not_finite(source: Source, where: str, cell: Any, name: str | None) -> Refused:
+def not_finite(source: Any, where: str, cell: Any, name: str | None) -> Refused:
     """The refusal of a cell that is no finite number."""
     return Refused(f"{source}, {where}: {str(cell)!r} in column {name!r} is not a finite number.")
 

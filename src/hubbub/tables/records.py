@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,16 @@ from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
 from hubbub.tables.csv_blocks import CsvFile, not_finite, to_numbers
+from hubbub.tables.frames import (
+    MAPPING,
+    add_batches,
+    fill_from_frame,
+    fill_from_mapping,
+    mapped_values,
+    name_of,
+)
 from hubbub.tables.labels import Codes, Integers, Labels, Sortable, text_labels
-from hubbub.tables.sources import PLAIN, Source, TextForm
+from hubbub.tables.sources import PLAIN, Source, find_column
 
 #: Rows that are read, and rows that are put in order, at a time.
 _READ, _SORT = 1 << 20, 1 << 21
@@ -37,23 +45,45 @@ class Table:
         return len(self.user)
 
 
+#: A file (a path, or a `Source` that says how it is written), a DataFrame of pandas or polars, a table of pyarrow, or a
+#: mapping from user to record.
+TableLike = Any
+
+
+def has_values(table: TableLike, value: str | None) -> bool:
+    """Whether records of a table have values: a column is named, or records are mappings from key to value."""
+    return mapped_values(table) if isinstance(table, Mapping) else value is not None
+
+
 def read_table(
-    path: str | Path, user: str, key: str, value: str | None = None, form: TextForm = PLAIN
+    table: TableLike, user: str | None = None, key: str | None = None, value: str | None = None
 ) -> Table:
-    """Read the named columns of a file, or of standard input (`-`); what is wrong with it is refused with the line."""
-    source = Source(Path(path), form)
+    """Read the named columns of a file or of a table in memory; what is wrong with it is refused, with the line."""
+    if isinstance(table, Mapping):
+        if user is not None or key is not None or value is not None:
+            raise Refused("Columns are named for tables that have them; a mapping is from user to record.")
+        columns = _Columns(MAPPING, ["user", "key"], "value" if mapped_values(table) else None)
+        return columns.table(fill_from_mapping(table, columns))
+    if user is None or key is None:
+        raise Refused("Name the columns of the table: user, key and, if there are values, value.")
+    if not isinstance(table, str | Path | Source):
+        columns = _Columns(name_of(table), [user, key], value)
+        fill_from_frame(table, columns)
+        return columns.table(0)
+    source = Source.of(table)
     columns = _Columns(source, [user, key], value)
     if source.is_text:
-        return columns.table(_read_csv(columns))
-    readers = {".parquet": _read_parquet, ".npz": _read_npz}
-    if not source.path.exists():
+        return columns.table(_read_csv(columns, source))
+    path = source.path
+    if not path.exists():
         raise Refused(f"{path} does not exist.")
+    readers = {".parquet": _read_parquet, ".npz": _read_npz}
     if source.compressed or source.ending not in readers:
         raise Refused(f"{path}: tables are read from .csv, .tsv (also .gz), .parquet or .npz files.")
-    if form != PLAIN:
+    if source.form != PLAIN:
         raise Refused(f"{path}: --delimiter and --encoding are for tables of text, .csv and .tsv.")
     try:
-        users = readers[source.ending](columns)
+        users = readers[source.ending](columns, path)
     except OSError as problem:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
     return columns.table(users)
@@ -62,11 +92,16 @@ def read_table(
 class _Columns:
     """The columns of a table while it is read: labels of user and key, and values if there are any."""
 
-    def __init__(self, source: Source, texts: list[str], value: str | None) -> None:
-        self.source, self.texts, self.value = source, texts, value
+    def __init__(self, path: Any, texts: list[str], value: str | None) -> None:
+        """`path` is where rows come from: a file, or what a table in memory is called."""
+        self.path, self.texts, self.value = path, texts, value
         self.names = texts + ([value] if value else [])
         self._labels: list[Labels | None] = [None] * len(texts)
         self._values: list[Floats] = []
+
+    def find(self, header: list[str], name: str) -> int:
+        """The place of a column in the file."""
+        return find_column(self.path, header, name)
 
     def add(self, place: int, chunk: Any) -> None:
         """The labels of the next rows: text (a list, or an Arrow array), or a NumPy array of something else."""
@@ -86,26 +121,26 @@ class _Columns:
             numbers = to_numbers(list(chunk))
         bad = np.flatnonzero(~np.isfinite(numbers))
         if len(bad):
-            raise not_finite(self.source, f"row {first + bad[0]}", chunk[bad[0]], self.value)
+            raise not_finite(self.path, f"row {first + bad[0]}", chunk[bad[0]], self.value)
         self._values.append(numbers)
 
     def table(self, users: int) -> Table:
         """The table, in which there are at least so many users."""
         user, key = self._labels
         if user is None or key is None:
-            raise Refused(f"{self.source} has no rows.")
+            raise Refused(f"{self.path} has no rows.")
         people, owners = self._sorted(0, user.finish)
         self._labels[0] = user = None
         if not len(owners) and not users:
-            raise Refused(f"{self.source} has no rows.")
-        _refuse_nobody(self.source, self.texts[0], people, owners)
+            raise Refused(f"{self.path} has no rows.")
+        _refuse_nobody(self.path, self.texts[0], people, owners)
         count = max(len(people), users)
         del people
         labels, places = self._sorted(1, key.finish)
         try:
             names = [str(label) for label in (labels if isinstance(labels, list) else labels.tolist())]
         except UnicodeDecodeError:
-            raise Refused(f"{self.source}: column {self.texts[1]!r} is not UTF-8 text.") from None
+            raise Refused(f"{self.path}: column {self.texts[1]!r} is not UTF-8 text.") from None
         values = np.concatenate(self._values) if self.value else None
         return Table(owners, count, places, names, values)
 
@@ -115,7 +150,7 @@ class _Columns:
             return work()
         except TypeError:
             raise Refused(
-                f"{self.source}: column {self.texts[place]!r} holds neither text nor numbers."
+                f"{self.path}: column {self.texts[place]!r} holds neither text nor numbers."
             ) from None
 
 
@@ -182,8 +217,8 @@ def _in_order(table: Table) -> Iterator[tuple[Int64s, Bools]]:
         first = stop
 
 
-def _read_csv(columns: _Columns) -> int:
-    file = CsvFile(columns.source, columns.texts, columns.value)
+def _read_csv(columns: _Columns, source: Source) -> int:
+    file = CsvFile(source, columns.texts, columns.value)
     done = 0
     for texts, numbers in file.chunks():
         for place, chunk in enumerate(texts):
@@ -194,54 +229,27 @@ def _read_csv(columns: _Columns) -> int:
     return 0
 
 
-def _read_parquet(columns: _Columns) -> int:
+def _read_parquet(columns: _Columns, path: Path) -> int:
     pyarrow = optional("pyarrow", "lake")
     parquet = optional("pyarrow.parquet", "lake")
-    missing = dict.fromkeys(columns.names, 0)
-    done = 0
     try:
-        with parquet.ParquetFile(columns.source.path) as file:
+        with parquet.ParquetFile(path) as file:
             for name in columns.names:
-                columns.source.column(file.schema_arrow.names, name)
-            for batch in file.iter_batches(_READ, columns=list(missing)):
-                for name in missing:
-                    missing[name] += batch[name].null_count
-                if not any(missing.values()):
-                    for place, name in enumerate(columns.texts):
-                        columns.add(place, _labels(pyarrow, batch[name]))
-                    if columns.value:
-                        columns.add_values(batch[columns.value].to_numpy(zero_copy_only=False), done)
-                done += len(batch)
+                columns.find(file.schema_arrow.names, name)
+            wanted = list(dict.fromkeys(columns.names))
+            add_batches(file.iter_batches(_READ, columns=wanted), columns, path)
     except (pyarrow.ArrowException, OSError) as problem:
-        raise Refused(
-            f"{columns.source} is not a readable Parquet file: {str(problem).splitlines()[0]}"
-        ) from None
-    for name, count in missing.items():
-        if count:
-            raise Refused(f"{columns.source}: column {name!r} has {count} missing values.")
+        raise Refused(f"{path} is not a readable Parquet file: {str(problem).splitlines()[0]}") from None
     return 0
 
 
-def _labels(pyarrow: Any, column: Any) -> Any:
-    """Text as it is, anything else as a NumPy array."""
-    if isinstance(column, pyarrow.DictionaryArray):
-        column = column.dictionary_decode()
-    kinds = pyarrow.types
-    text = (
-        kinds.is_string(column.type)
-        or kinds.is_large_string(column.type)
-        or kinds.is_string_view(column.type)
-    )
-    return column if text else column.to_numpy(zero_copy_only=False)
-
-
-def _read_npz(columns: _Columns) -> int:
-    path, names = columns.source.path, columns.names
+def _read_npz(columns: _Columns, path: Path) -> int:
+    names = columns.names
     shapes = []
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             for name in names:
-                columns.source.column(list(archive), name)
+                columns.find(list(archive), name)
             users = int(archive["n"]) if "n" in archive and archive["n"].ndim == 0 else 0
             for place, name in enumerate(names):
                 column = archive[name]
@@ -265,7 +273,7 @@ def _read_npz(columns: _Columns) -> int:
     return users
 
 
-def _refuse_nobody(source: Source, name: str, people: Any, owners: Codes) -> None:
+def _refuse_nobody(path: Path, name: str, people: Any, owners: Codes) -> None:
     """A row without a user is nobody's record: put together, such rows would be one person with many entries.
 
     The different users are in order, so blank ones come first, and what is not a number last.
@@ -278,4 +286,4 @@ def _refuse_nobody(source: Source, name: str, people: Any, owners: Codes) -> Non
             blank.append(place)
     if blank:
         row = int(np.flatnonzero(np.isin(owners, blank))[0]) + 1
-        raise Refused(f"{source}: nobody is named in column {name!r} of row {row}; whose record is it?")
+        raise Refused(f"{path}: nobody is named in column {name!r} of row {row}; whose record is it?")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from hubbub.primitives.errors import Refused
 
@@ -62,6 +62,11 @@ class Source:
 
     path: Path
     form: TextForm = PLAIN
+
+    @classmethod
+    def of(cls, table: str | Path | Source) -> Source:
+        """A path as a source; a source as it is."""
+        return table if isinstance(table, Source) else cls(Path(table))
 
     def __str__(self) -> str:
         return "standard input" if self.piped else str(self.path)
@@ -159,18 +164,20 @@ class Source:
             f"--encoding {'utf-8' if self.form.encoding else 'cp1252'}."
         )
 
-    def column(self, header: Sequence[str], name: str) -> int:
-        """The place of a column, of which there must be one."""
-        if header.count(name) == 1:
-            return header.index(name)
-        many = f" and {len(header) - _LISTED:,} more" if len(header) > _LISTED else ""
-        listed = ", ".join(header[:_LISTED]) + many
-        if name in header:
-            raise Refused(f"{self} has more than one column {name!r}; its columns are {listed}.")
-        hint = ""
-        if self.is_text and len(header) == 1 and (other := _other_delimiter(header[0], self.delimiter)):
-            hint = f" If {other} is between its columns, say so with --delimiter."
-        raise Refused(f"{self} has no column {name!r}; its columns are {listed or 'none'}.{hint}")
+
+def find_column(where: Any, header: Sequence[str], name: str) -> int:
+    """The place of a column, of which there must be one; `where` is a source, or what a table is called."""
+    if header.count(name) == 1:
+        return header.index(name)
+    many = f" and {len(header) - _LISTED:,} more" if len(header) > _LISTED else ""
+    listed = ", ".join(header[:_LISTED]) + many
+    if name in header:
+        raise Refused(f"{where} has more than one column {name!r}; its columns are {listed}.")
+    hint = ""
+    if isinstance(where, Source) and where.is_text and len(header) == 1:
+        other = _other_delimiter(header[0], where.delimiter)
+        hint = f" If {other} is between its columns, say so with --delimiter." if other else ""
+    raise Refused(f"{where} has no column {name!r}; its columns are {listed or 'none'}.{hint}")
 
 
 def _other_delimiter(header: str, delimiter: str) -> str | None:

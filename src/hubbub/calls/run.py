@@ -1,0 +1,164 @@
+"""The whole way from a table to estimates, as devices and a server would go it: `hubbub.run` and `hubbub run`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubbub.device import client
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.record import Entries, Summary
+from hubbub.plan.advice import advised
+from hubbub.plan.proposal import Wish, span_for
+from hubbub.primitives.coins import SecretCoins, SystemSeeds
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import Estimate, estimate, offered_quantity
+from hubbub.server.fold import aggregate
+from hubbub.server.truncation import truncation_of_table
+from hubbub.tables.counts import read_vocabulary
+from hubbub.tables.records import TableLike, encode_table, has_values, read_table
+from hubbub.tables.sources import Source
+
+#: Told of each step, how many records it is for and of the task; what it returns is told of progress.
+Watch = Callable[[str, int, Task], AbstractContextManager[Callable[[int], None]]]
+
+
+def unwatched(step: str, total: int, task: Task) -> AbstractContextManager[Callable[[int], None]]:
+    """For those who just wait."""
+    return nullcontext(lambda done: None)
+
+
+def run(
+    table: TableLike,
+    user: str | None = None,
+    key: str | None = None,
+    value: str | None = None,
+    *,
+    epsilon: float,
+    max_entries: int,
+    range: tuple[float, float] | None = None,
+    vocabulary: Iterable[str] | str | Path | None = None,
+    users: int | None = None,
+    mechanism: str | None = None,
+    name: str | None = None,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    correct: bool = False,
+    watch: Watch = unwatched,
+    **wish: Any,
+) -> Estimate:
+    """From a table to private estimates in one call, the same as the command `hubbub run`.
+
+        estimates = hubbub.run(frame, user="user", key="page", epsilon=1.0, max_entries=4)
+
+    The table is a pandas or polars DataFrame, a pyarrow Table or the path of a file (.csv, .tsv, .parquet, .npz), with
+    a row per user and key and its columns named by `user`, `key` and `value`; or a mapping from user to record, where
+    a record is a mapping from key to value or a collection of keys. Without values, records are sets.
+
+    `epsilon`, `max_entries` and, for values, their `range` are decided before looking at the data. `vocabulary` lists
+    all keys (or is a file with one per line); left out, the keys in the table are taken as publicly known. `mechanism`
+    names one; left out, the planner chooses. What else can be wished for are the fields of `Wish`: quantity, unit,
+    distance, delta, family, count_lengths, settings, best.
+
+    Every record is privatized with secret coins, packed, aggregated and estimated. Whoever calls this has the table:
+    the guarantee is about the estimates. What happened to the input is in `summary`, what was chosen in `task`.
+    """
+    if correct and not wish.get("count_lengths"):
+        raise Refused(
+            "Correcting needs lengths to be counted: --count-lengths, or in Python count_lengths=True."
+        )
+    valued = has_values(table, value)
+    wished = Wish(epsilon, max_entries, span_for(range, valued), mechanism=mechanism, **wish)
+    title = name or (Source.of(table).stem if isinstance(table, str | Path | Source) else "table")
+    if mechanism is not None:
+        # What could not be estimated of two keys is refused before anything is read.
+        wished.task(title, {"kind": "closed", "size": 2})
+    rows = read_table(table, user, key, value)
+    if vocabulary is None:
+        keys = rows.keys
+    else:
+        keys = read_vocabulary(vocabulary) if isinstance(vocabulary, str | Path) else list(vocabulary)
+    wished = replace(wished, users=max(rows.users, 1) if users is None else users)
+    task = wished.task(title, {"kind": "closed", "vocabulary": keys})
+    quantity = offered_quantity(task, wished.quantity_for(task))
+    entries, tidied = encode_table(task, rows)
+    packed, sampled = _privatized(task, entries, watch)
+    with watch("aggregating", len(packed), task) as advance:
+        state = aggregate(task, packed, progress=advance)
+    lengths = np.diff(entries.offsets)
+    known = truncation_of_table(task, lengths)
+    found = estimate(task, state, None, quantity, level, simultaneous, truncation=known, correct=correct)
+    found = advised(task, found, dict(Counter(lengths.tolist())))
+    notes = found.notes
+    if vocabulary is None:
+        notes += ("The keys in the table were taken as publicly known (see vocabulary).",)
+    promise = replace(found.guarantee, noise="table")
+    return replace(found, guarantee=promise, summary=tidied + sampled, notes=notes)
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Private reports of all records of a table, with the task they were made for; walking over them gives bytes."""
+
+    task: Task
+    packed: NDArray[np.uint8]
+    summary: Summary
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (report.tobytes() for report in self.packed)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What is promised about the reports, by who made them."""
+        return replace(self.task.guarantee, noise="table")
+
+    def save(self, path: str | Path) -> None:
+        """Write a file of reports, or Parquet if the name ends so."""
+        from hubbub.engines.arrow import save_parquet
+        from hubbub.protocol.files import save_reports
+
+        if Path(path).suffix.lower() == ".parquet":
+            save_parquet(path, self.task, self.packed, None)
+        else:
+            save_reports(path, self.task, self.packed)
+
+    def __repr__(self) -> str:
+        width = self.task.mechanism.layout.width
+        return f"{len(self):,} reports of {width} bytes for {self.task.name!r}. {self.guarantee.short()}"
+
+
+def privatize(
+    table: TableLike,
+    task: Task,
+    user: str | None = None,
+    key: str | None = None,
+    value: str | None = None,
+    *,
+    watch: Watch = unwatched,
+) -> Reports:
+    """A private report of every record of a table, with coins from the operating system, as `hubbub privatize`.
+
+        reports = hubbub.privatize(frame, task, user="user", key="page")
+        state = hubbub.aggregate(task, reports)
+
+    Tables are those of `run`. Whoever calls this sees the table; on real devices use `Client`.
+    """
+    entries, tidied = encode_table(task, read_table(table, user, key, value))
+    packed, sampled = _privatized(task, entries, watch)
+    return Reports(task, packed, tidied + sampled)
+
+
+def _privatized(task: Task, entries: Entries, watch: Watch) -> tuple[NDArray[np.uint8], Summary]:
+    with watch("privatizing", len(entries), task) as advance:
+        return client.privatize(task, entries, SecretCoins(), SystemSeeds(), advance)

@@ -1,0 +1,175 @@
+"""A plan: every mechanism for a goal, ranked, and the one to take. `hubbub.plan` and `hubbub plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hubbub.model.guarantee import Unit
+from hubbub.model.mechanism import Goal, Quantity
+from hubbub.plan.proposal import Wish, with_bits
+from hubbub.plan.ranking import Option, pick, rank
+from hubbub.primitives.errors import Refused
+from hubbub.primitives.markup import Markup, escaped, paragraph, table, whisker, whole
+from hubbub.privacy.shuffle import check_delta
+from hubbub.protocol.task import Task
+
+Trust = Literal["local", "shuffled"]
+
+MEANINGS = (
+    "error: standard error of a rare key; largest: median of the largest error of all keys; detectable: smallest "
+    "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
+    "what the server holds."
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every mechanism would reach for one goal, best first, the unsuitable last; and which one is taken.
+
+    Errors are in the units of the values. Nothing has been collected: these are the mechanisms' own predictions, the
+    formulas behind error bars.
+    """
+
+    wish: Wish
+    keys: Mapping[str, Any]
+    goal: Goal
+    options: tuple[Option, ...]
+    chosen: Option
+
+    @property
+    def largest(self) -> float:
+        """The largest value, in whose units distances are."""
+        return max(map(abs, self.wish.span or (-1.0, 1.0)))
+
+    @property
+    def suitable(self) -> tuple[Option, ...]:
+        """The mechanisms that reach the goal."""
+        return tuple(option for option in self.options if option.mechanism is not None)
+
+    def task(self, name: str) -> Task:
+        """The task of the mechanism that is taken."""
+        mechanism = self.chosen.mechanism
+        if mechanism is None:
+            raise Refused("No mechanism reaches this goal; no task was written.")
+        low, high = self.wish.span or (-1.0, 1.0)
+        parsed = {"name": name, "low": low, "high": high, "mechanism": mechanism}
+        return Task.parse({**parsed, "keys": with_bits(self.keys, mechanism)})
+
+    def verdict(self, how: str = "best=True") -> str:
+        """What is taken, and what that costs beside the least error."""
+        best, chosen = self.options[0], self.chosen
+        if chosen is best:
+            return f"Best: {best.name}."
+        return (
+            f"Taken: {chosen.name} with {chosen.bytes} instead of {best.bytes} bytes a report and "
+            f"{100 * (chosen.error / best.error - 1):.1f}% more error than the best ({how} takes that)."
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per mechanism."""
+        return [option.as_dict(self.largest) for option in self.options]
+
+    def title(self) -> str:
+        """What was planned for."""
+        return f"{self.goal.quantity}, {self.goal.users:,} users, {self.goal.keys:,} keys"
+
+    def closing(self, how: str = "best=True") -> list[str]:
+        """What is said below the table: what is taken and promised, and why the others are not in it."""
+        said = []
+        if self.chosen.mechanism is not None:
+            said.append(f"{self.verdict(how)} {self.chosen.promise(self.largest).words()}")
+            said += [self.chosen.shuffled] if self.chosen.shuffled else []
+        return said + [
+            f"Not {option.name}: {option.reason}" for option in self.options if option.mechanism is None
+        ]
+
+    def __str__(self) -> str:
+        """The ranking as a table of text."""
+        lines = [self.title(), f"  {'mechanism':<16} {'error':>10} {'detectable':>10} {'bytes':>6}"]
+        lines += [
+            f"  {option.name:<16} {option.error:>10.4g} {option.detectable:>10.4g} {option.bytes:>6}"
+            for option in self.suitable
+        ]
+        return "\n".join([*lines, *self.closing()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the ranking, what is taken in bold, a bar for each error, the guarantee below."""
+        worst = max((option.error for option in self.suitable), default=1.0)
+        rows = [
+            (
+                Markup(f"<strong>{escaped(option.name)}</strong>")
+                if option.name == self.chosen.name
+                else option.name,
+                whisker(0.0, option.error, option.error, (0.0, worst), option.name != self.chosen.name),
+                *(f"{number:.4g}" for number in (option.error, option.largest, option.detectable)),
+                option.bytes,
+            )
+            for option in self.suitable
+        ]
+        head = ("mechanism", "", "error per key", "largest error", "detectable", "bytes")
+        parts = [paragraph(self.title()), table(head, rows), paragraph(MEANINGS)]
+        return whole(*parts, *(paragraph(line) for line in self.closing()))
+
+
+def plan(
+    quantity: Quantity = "frequency",
+    *,
+    keys: int | Iterable[str],
+    max_entries: int,
+    epsilon: float = 1.0,
+    users: int = 100_000,
+    range: tuple[float, float] | None = None,
+    unit: Unit = "record",
+    distance: float | None = None,
+    delta: float = 0.0,
+    model: Trust = "local",
+    most_bytes: int | None = None,
+    mechanism: str | None = None,
+    best: bool = False,
+) -> Plan:
+    """Which mechanism reaches a goal, with what error, before anything is collected; as the command `hubbub plan`.
+
+        found = hubbub.plan("mean", keys=1000, max_entries=8, range=(1, 5), users=50_000)
+        found.chosen.error, found.task("ratings")
+
+    `keys` is how many there are, or a list of them. `range` is that of the values; without one, records are sets. With
+    model "shuffled", epsilon and delta are those of the shuffled model. What is taken is the shortest report within 5%
+    of the least error, or with `best` the least error itself; `mechanism` looks at one alone.
+    """
+    space: dict[str, Any] = {"kind": "closed"}
+    space |= {"size": keys} if isinstance(keys, int) else {"vocabulary": list(keys)}
+    wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
+    return planned(replace(wish, mechanism=mechanism), space, model, most_bytes)
+
+
+def planned(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: int | None) -> Plan:
+    """The plan for a wish; `keys` are those of a task, as plain data."""
+    goal = goal_in(wish, keys, model)
+    options = rank(goal, unit_size(wish, goal.quantity), most_bytes, wish.mechanism)
+    return Plan(wish, keys, goal, tuple(options), pick(options, wish.best))
+
+
+def goal_in(wish: Wish, keys: Mapping[str, Any], model: Trust) -> Goal:
+    """What a wish asks for in a trust model, checked."""
+    if wish.delta and wish.unit != "l1" and model == "local":
+        raise Refused("A delta goes with unit l1, or with the shuffled model.")
+    if model == "shuffled":
+        check_delta(wish.delta)
+    goal = wish.goal(keys)
+    if goal.quantity in ("mean", "conditional") and wish.span is None:
+        raise Refused(
+            "Means need values: give their range, --range LOW:HIGH, or in Python range=(LOW, HIGH)."
+        )
+    return replace(goal, central_epsilon=goal.epsilon if model == "shuffled" else None)
+
+
+def unit_size(wish: Wish, quantity: Quantity) -> float:
+    """What 1 on the scale of [-1, 1] stands for."""
+    if quantity == "frequency" or wish.span is None:
+        return 1.0
+    low, high = wish.span
+    return (high - low) / 2 if quantity == "conditional" else max(abs(low), abs(high))
