@@ -202,7 +202,9 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     printed = run_cli(*arguments).stdout
     assert "0.002702" in printed
-    assert "as published" in printed
+    earlier = min(value for name, value in said["rows"][1].items() if name in EARLIER and value is not None)
+    assert f"{earlier:.4g}" in printed
+    assert "the smallest of EFMRTT19; " in printed
 
 
 def test_compare_another_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
