@@ -11,6 +11,7 @@ import pytest
 
 from helpers import prose, refuse, run_cli, small_task, succeed
 from hubbub.cli import amplify
+from hubbub.privacy.bounds import EARLIER
 from hubbub.privacy.compose import compose
 from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 from hubbub.protocol.task import Task

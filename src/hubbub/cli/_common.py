@@ -63,6 +63,17 @@ class _FileName(click.Path):
         return path
 
 
+class _TableName(_FileName):
+    """A file that estimates are written to. One whose name says nothing else is refused before any work."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from hubbub.server.columns import table_kind
+
+        path = super().convert(value, param, ctx)
+        table_kind(path)
+        return path
+
+
 class _FolderName(click.Path):
     """A folder, which need not be there yet."""
 
@@ -74,6 +85,7 @@ class _FolderName(click.Path):
 
 
 EXISTING = OUTPUT = _FileName()
+ESTIMATES = _TableName()
 FOLDER = _FolderName(file_okay=False)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say
+from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, say
 
 
 @click.command(cls=Command, example="hubbub estimate visits.state home search --interval 0.9")
@@ -34,7 +34,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say
     is_flag=True,
     help="Correct for entries that were dropped, as if short and long records held a key alike (count_lengths).",
 )
-@click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
 @json_option
 def command(
     *,

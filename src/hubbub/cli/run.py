@@ -11,8 +11,8 @@ import click
 from click.core import ParameterSource
 
 from hubbub.cli._common import (
+    ESTIMATES,
     EXISTING,
-    OUTPUT,
     Command,
     json_option,
     progress,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--correct", is_flag=True, help="Correct for entries that were dropped (needs --count-lengths)."
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
-@click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
 @table_options
 @verbose_option
 @json_option

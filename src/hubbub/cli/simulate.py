@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, table_options, tell
+from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, progress, say, table_options, tell
 
 if TYPE_CHECKING:
     from hubbub.calls.outcome import Outcome
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the noise: repeatable, INSECURE."
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
-@click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
 @table_options
 @json_option
 def command(
