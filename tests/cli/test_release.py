@@ -143,7 +143,7 @@ def test_per_user(tmp_path: Path) -> None:
     assert abs(answers["answers"][0]["value"] - 40) < 25
     assert succeed("inspect", output)["users"]["max_entries"] == 7
     text = run_cli(*plain, "--max-entries", 7)
-    assert "Per user: epsilon = 8, central model: when all rows of one user" in " ".join(text.stdout.split())
+    assert "Per user: epsilon = 8, central model: if all rows of one user" in " ".join(text.stdout.split())
     assert "40 users, 0 of them with more keys" in text.stderr
     assert "Per user: epsilon = 8" in run_cli("query", output, "p1").stderr
     assert "40 of them with more keys than count (160 dropped" in run_cli(*plain, "--max-entries", 3).stderr

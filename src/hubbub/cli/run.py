@@ -70,7 +70,7 @@ def command(
     TABLE is a .csv or .tsv file (also .gz), a .parquet or .npz file, or - for CSV on standard input. Every record is
     privatized, packed, aggregated and estimated, as devices and a server would. Without
     --vocabulary the keys that occur in the table are taken as publicly known. Whoever runs this sees the table: it is
-    for trying out, and for holders of tables who pass on estimates only.
+    for trying out, and for data owners who pass on estimates only.
     """
     from hubbub.calls.run import run
     from hubbub.cli._cost import announce_cost
