@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers import contents, python, refuse, run_cli, strict_json, succeed, write_csv
+from helpers import contents, prose, python, refuse, run_cli, strict_json, succeed, write_csv
 from hubbub.cli.query import command as query_command
 from hubbub.cli.release import command as release_command
 from hubbub.release import Release
@@ -142,6 +142,11 @@ def test_per_user(tmp_path: Path) -> None:
     assert answers["guarantee"]["unit"] == "user"
     assert abs(answers["answers"][0]["value"] - 40) < 25
     assert succeed("inspect", output)["users"]["max_entries"] == 7
+    shown = prose("inspect", output)
+    assert "users at most 7 keys each" in shown
+    assert "guarantee Per user: epsilon = 8, central model" in shown
+    assert "flip" not in shown
+    assert '"kind": "release"' in prose("inspect", output, "--verbose")
     text = run_cli(*plain, "--max-entries", 7)
     assert "Per user: epsilon = 8, central model: if all rows of one user" in " ".join(text.stdout.split())
     assert "40 users, 0 of them with more keys" in text.stderr

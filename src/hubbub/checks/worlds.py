@@ -1,4 +1,4 @@
-"""Where audits look: small instances of a task, salts and seeds under which keys collide and do not, and telling records.
+"""Where audits look: small instances of a task, salts and seeds under which keys collide or do not, telling records.
 
 A fault that shows only when two keys share a bucket, or only when they do not, is found only by somebody who looks at
 both. So nothing here is left to the luck of a fixed salt: hashes are looked at, and salts, seeds and keys are picked

@@ -143,7 +143,7 @@ def tell(text: str, err: bool = False) -> None:
     """
     width = max(40, shutil.get_terminal_size().columns)
     for line in text.split("\n"):
-        start = re.match(r" *\w+ {2,}| *", line)
+        start = re.match(r" *[\w-]+ {2,}| *", line)
         indent = start.end() if start else 0
         if len(line) > width:
             line = textwrap.fill(
