@@ -135,6 +135,13 @@ def succeed(*arguments: object) -> dict[str, Any]:
     return said
 
 
+def prose(*arguments: object) -> str:
+    """What a command prints for people, as one line: where lines are broken depends on the terminal."""
+    result = run_cli(*arguments)
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
 def refuse(*arguments: object) -> str:
     """The one line on stderr of a command that must be refused with exit code 1."""
     result = run_cli(*arguments)

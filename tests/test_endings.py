@@ -110,6 +110,30 @@ def test_the_same_in_python(save: Callable[[Path], Any], usual: str, tmp_path: P
         assert (tmp_path / f"x{ending}").exists()
 
 
+@pytest.mark.parametrize("ending", [".csv", ".txt", ".parquet", ".gz"])
+def test_ledgers_and_backups_are_called_what_they_are(ending: str, table: Path) -> None:
+    from hubbub.collect.store import Store
+
+    Store(f"sqlite:///{table.with_name('hubbub.db')}").close()
+    before = contents(table.parent)
+    output, store = table.with_name(f"out{ending}"), f"sqlite:///{table.with_name('hubbub.db')}"
+    adding = ("--add", table.with_name("task.toml"), "--reports", 1000, "--method", "basic")
+    assert f"a ledger of rounds cannot be written as {ending}" in refuse("rounds", output, *adding)
+    assert f"a backup cannot be written as {ending}" in refuse("store", "backup", output, "--store", store)
+    assert contents(table.parent) == before
+
+
+@pytest.mark.parametrize(
+    "command", ["run missing.csv", "estimate missing.state", "simulate missing.toml --like x.csv"]
+)
+def test_names_of_estimates_are_looked_at_before_anything_is_read(command: str) -> None:
+    columns = ("--user", "user", "--key", "key") if "estimate" not in command else ()
+    more = ("--epsilon", 1, "--max-entries", 2) if "run" in command else ()
+    for name in ("out.txt", "out", "out.state", "out.csv.gz"):
+        said = refuse(*command.split(), *columns, *more, "-o", name)
+        assert f"{name}: write estimates to a name that ends in .csv, .json or .parquet." in said
+
+
 def made(path: Path) -> Path:
     """A file of one report beside a path."""
     report = Client(TASK).report({1})

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from helpers import refuse, run_cli, small_task, succeed
+from helpers import prose, refuse, run_cli, small_task, succeed
 from hubbub.cli import amplify
+from hubbub.privacy.bounds import EARLIER
 from hubbub.privacy.compose import compose
 from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
 from hubbub.protocol.task import Task
@@ -86,7 +87,7 @@ def test_a_task_with_several_reports_per_period(tmp_path: Path) -> None:
     expected = shuffled_guarantee(Task.load(path).mechanism, 5000, 1e-6, 3)
     assert said["shuffled"] == expected.as_dict()
     assert expected.epsilon > 3 * shuffled_guarantee(Task.load(path).mechanism, 5000, 1e-6).epsilon
-    printed = run_cli("amplify", path, "--reports", 5000).stdout
+    printed = prose("amplify", path, "--reports", 5000)
     assert "up to 3 reports per person, all together" in printed
     assert "in all: epsilon = 3 per record, local model; epsilon = 0." in printed
     rounds = succeed("rounds", tmp_path / "rounds.json", "--add", path, "--reports", 5000)
@@ -129,7 +130,7 @@ def test_a_month_and_a_year_without_the_extra(tmp_path: Path, monkeypatch: pytes
 
 def test_a_task_shows_what_its_periods_add_up_to(tmp_path: Path) -> None:
     path = periodic(tmp_path, "day", 2)
-    printed = run_cli("task", "show", path).stdout
+    printed = prose("task", "show", path)
     assert "at most 2 reports a day and spends epsilon = 1 on each: epsilon = 2 a day" in printed
     assert "a month (30 days): epsilon = 60 per record" in printed
     assert "a year (365 days): epsilon = 730 per record" in printed
@@ -202,7 +203,9 @@ def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     printed = run_cli(*arguments).stdout
     assert "0.002702" in printed
-    assert "as published" in printed
+    earlier = min(value for name, value in said["rows"][1].items() if name in EARLIER and value is not None)
+    assert f"{earlier:.4g}" in printed
+    assert "the smallest of EFMRTT19; " in printed
 
 
 def test_compare_another_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +233,7 @@ def test_rounds_are_added_and_shown(tmp_path: Path, task_file: Path) -> None:
     halves = [shuffled_guarantee(mechanism, n, 5e-7).epsilon for n in (5000, 20_000)]
     assert shown["guarantee"]["epsilon"] == pytest.approx(sum(halves), rel=1e-9)
     assert shown["rounds"][0]["digest"] == Task.load(task_file).digest.hex()
-    printed = run_cli("rounds", ledger, *basic).stdout
+    printed = prose("rounds", ledger, *basic)
     assert "20,000" in printed
     assert "2 rounds among 5,000 to 20,000" in printed
 

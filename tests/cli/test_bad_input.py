@@ -51,7 +51,7 @@ def readers(path: Path, folder: Path) -> list[list[Any]]:
         return [["aggregate", path, "-o", folder / "out"], ["inspect", path]]
     return [
         ["merge", path, "-o", folder / "out"],
-        ["estimate", path, "--keys", "3", "-o", folder / "out.csv"],
+        ["estimate", path, "3", "-o", folder / "out.csv"],
         ["inspect", path],
     ]
 
@@ -283,7 +283,7 @@ def test_a_vocabulary_may_begin_with_a_byte_order_mark(folder: Path) -> None:
         (b"", ["no column 'u'"]),
         (b"u,k,v\n", ["no rows"]),
         (b"u,key,v\n1,3,1\n", ["no column 'k'", "u, key, v"]),
-        (b"u,k,v\n1,3,1\n2,4\n", ["line 3", "only 2 columns"]),
+        (b"u,k,v\n1,3,1\n2,4\n", ["line 3", "2 columns where the header has 3"]),
         (b"u,k,v\n1,3,1\n2,4,lots\n", ["line 3", "'lots'"]),
         (b"u,k,v\n1,3,nan\n", ["line 2", "nan"]),
         (b"u,k,v\n1,3,\n", ["line 2"]),
@@ -336,15 +336,13 @@ def test_values_that_are_not_asked_for(folder: Path) -> None:
 @pytest.mark.parametrize("level", [0, 1, -1, 2, "nan"])
 def test_bad_levels(level: Any, folder: Path) -> None:
     state = folder / "one.state"
-    line = refused_without_trace(
-        folder, "estimate", state, "--keys", "3", "--interval", level, "-o", folder / "o.csv"
-    )
+    line = refused_without_trace(folder, "estimate", state, "3", "--interval", level, "-o", folder / "o.csv")
     assert "level" in line
 
 
 def test_an_extreme_level_is_no_accident(folder: Path) -> None:
     """Eight standard errors would do for a normal law; so few reports have a longer tail, which ends all the same."""
-    rows = succeed("estimate", folder / "one.state", "--keys", "3", "--interval", 1 - 2**-53)["estimates"]
+    rows = succeed("estimate", folder / "one.state", "3", "--interval", 1 - 2**-53)["estimates"]
     assert 8 < (rows[0]["high"] - rows[0]["value"]) / rows[0]["error"] < 100
 
 
@@ -359,7 +357,7 @@ def test_outputs_that_cannot_be_written(command: str, place: str, folder: Path) 
         "privatize": [folder / "t.csv", folder / "one.toml", *COLUMNS],
         "aggregate": [folder / "one.reports"],
         "merge": [folder / "one.state"],
-        "estimate": [folder / "one.state", "--keys", "3"],
+        "estimate": [folder / "one.state", "3"],
         "run": [folder / "t.csv", *RUN],
     }
     path = folder / f"{place}.csv"
@@ -368,7 +366,7 @@ def test_outputs_that_cannot_be_written(command: str, place: str, folder: Path) 
 
 
 def test_an_unknown_ending_is_refused(folder: Path) -> None:
-    arguments = ["estimate", folder / "one.state", "--keys", "3", "-o", folder / "out"]
+    arguments = ["estimate", folder / "one.state", "3", "-o", folder / "out"]
     assert ".csv, .json or .parquet" in refused_without_trace(folder, *arguments)
 
 

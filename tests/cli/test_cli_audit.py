@@ -110,7 +110,7 @@ def test_words_for_people(tmp_path: Path) -> None:
     task = save(Collision(epsilon=1.0, max_entries=1), tmp_path)
     result = run_cli("audit", task, "--samples", SAMPLES)
     assert (result.exit_code, result.stderr) == (0, "")
-    exact, sampled, scope = result.stdout.strip().split("\n\n")
+    exact, sampled, scope = (" ".join(part.split()) for part in result.stdout.split("\n\n"))
     assert exact.startswith("Exact: Nothing contradicts the claim. Claimed: epsilon = 1.")
     assert sampled.startswith("Sampled: Nothing contradicts the claim.")
     assert "would have been found with probability 0.95" in sampled

@@ -435,7 +435,8 @@ def test_pictures_that_cannot_be_written(name: str, tmp_path: Path) -> None:
         (["--want-error", 1e-12], "epsilon up to 8"),
         (["--vocabulary", "no such file"], "no such file"),
         (["--entries", "no such file"], "no such file"),
-        (["-o", "no such folder/t.toml"], "no such folder"),
+        (["--keys", 9, "-o", "no such folder/t.toml"], "no such folder"),
+        (["-o", "t.toml"], "--keys, --vocabulary or --open"),
     ],
     ids=str,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from helpers import contents, python, refuse, run_cli, strict_json, succeed, write_csv
+from helpers import contents, prose, python, refuse, run_cli, strict_json, succeed, write_csv
 from hubbub.cli.query import command as query_command
 from hubbub.cli.release import command as release_command
 from hubbub.release import Release
@@ -83,7 +83,7 @@ def test_keys_from_a_file(counts: Path) -> None:
     released(*release(counts, "--max-sum", 5000))
     listing = counts.with_name("keys.txt")
     listing.write_text("page1\npage5\n")
-    answers = succeed("query", counts.with_name("counts.hub"), "--keys", listing)
+    answers = succeed("query", counts.with_name("counts.hub"), "--keys-from", listing)
     assert [row["key"] for row in answers["answers"]] == ["page1", "page5"]
 
 
@@ -142,8 +142,13 @@ def test_per_user(tmp_path: Path) -> None:
     assert answers["guarantee"]["unit"] == "user"
     assert abs(answers["answers"][0]["value"] - 40) < 25
     assert succeed("inspect", output)["users"]["max_entries"] == 7
+    shown = prose("inspect", output)
+    assert "users at most 7 keys each" in shown
+    assert "guarantee Per user: epsilon = 8, central model" in shown
+    assert "flip" not in shown
+    assert '"kind": "release"' in prose("inspect", output, "--verbose")
     text = run_cli(*plain, "--max-entries", 7)
-    assert "Per user: epsilon = 8, central model: when all rows of one user" in text.stdout
+    assert "Per user: epsilon = 8, central model: if all rows of one user" in " ".join(text.stdout.split())
     assert "40 users, 0 of them with more keys" in text.stderr
     assert "Per user: epsilon = 8" in run_cli("query", output, "p1").stderr
     assert "40 of them with more keys than count (160 dropped" in run_cli(*plain, "--max-entries", 3).stderr
@@ -175,7 +180,7 @@ def test_refusals_leave_nothing_behind(counts: Path) -> None:
     negative = write_csv(counts.with_name("negative.csv"), [("url", "n"), ("a", -1)])
     assert "below 0" in refuse(*release(negative))
     negative.unlink()
-    assert "cannot be read" in refuse(*release(counts.with_name("none.csv")))
+    assert "does not exist" in refuse(*release(counts.with_name("none.csv")))
     assert "cannot be written" in refuse(*release(counts)[:-1], counts.parent / "no" / "x.hub")
     assert "not a hubbub file" in refuse("query", counts, "a")
     assert contents(counts.parent) == before
@@ -205,7 +210,7 @@ def test_wrong_usage_has_exit_code_2(counts: Path) -> None:
             *EPSILON,
         ],
         ["query", counts],
-        ["query", counts, "a", "--keys", counts],
+        ["query", counts, "a", "--keys-from", counts],
     ):
         assert run_cli(*wrong).exit_code == 2
 

@@ -18,6 +18,7 @@ import pytest
 
 from helpers import (
     contents,
+    prose,
     real_command,
     refuse,
     run_cli,
@@ -184,8 +185,8 @@ def test_a_run_where_nothing_can_be_learned_says_so_first(
     """First in the text, in JSON and in files; no row of noise is listed, and the planner says what would help."""
     seeded_coins(monkeypatch)
     options = [hopeless, *SETS[:4], "--epsilon", 0.5, "--max-entries", 2]
-    text = run_cli("run", *options, "-o", tmp_path / "o.csv").stdout
-    first = text.splitlines()[0]
+    text = prose("run", *options, "-o", tmp_path / "o.csv")
+    first = text.partition(" task ")[0]
     assert first.startswith(
         "Nothing stands out: none of 3,000 keys can be told from noise. With 3,000 reports, "
     )
@@ -235,7 +236,7 @@ def test_keys_in_the_noise_are_marked_among_all_keys(tmp_path: Path, monkeypatch
     said = succeed("estimate", tmp_path / "s.bin")
     assert said["findings"]["count"] == 1
     assert sum(row["flagged"] for row in said["estimates"]) == 19
-    text = run_cli("estimate", tmp_path / "s.bin", "--keys", "rare1").stdout
+    text = run_cli("estimate", tmp_path / "s.bin", "rare1").stdout
     assert text.startswith("Nothing stands out: the one key that was asked for cannot be told from noise.")
     assert "in the noise" in text
 
@@ -252,8 +253,7 @@ def test_a_run_that_drops_three_quarters_warns_everywhere(
 ) -> None:
     """First in the text, in JSON, in CSV and in the metadata of Parquet, with what the planner would take."""
     seeded_coins(monkeypatch)
-    text = run_cli("run", long_records, *SETS, "-o", tmp_path / "o.csv").stdout
-    first = text.splitlines()[0]
+    first = prose("run", long_records, *SETS, "-o", tmp_path / "o.csv").partition(" task ")[0]
     assert first.startswith("75% of all entries were dropped, because records count with at most 2: ")
     assert "after sampling down" in first
     assert "too low by a factor of up to 4." in first

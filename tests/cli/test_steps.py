@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from helpers import contents, real_command, refuse, run_cli, seeded_coins, strict_json, succeed, write_csv
+from helpers import (
+    contents,
+    prose,
+    real_command,
+    refuse,
+    run_cli,
+    seeded_coins,
+    strict_json,
+    succeed,
+    write_csv,
+)
 from hubbub.protocol.files import load_reports, load_state
 from hubbub.protocol.task import Task
 
@@ -173,13 +183,13 @@ def test_inspecting_tasks_and_states(files: dict[str, Path]) -> None:
     task, state = succeed("inspect", files["t.toml"]), succeed("inspect", files["t.state"])
     assert (task["kind"], state["kind"], state["count"]) == ("task", "state", 40)
     assert task["digest"] == state["digest"]
-    assert "state, 40 reports" in run_cli("inspect", files["t.state"]).stdout
+    assert "state, 40 reports" in prose("inspect", files["t.state"])
 
 
 def test_asked_keys(files: dict[str, Path], tmp_path: Path) -> None:
     everything = {row["key"]: row for row in succeed("estimate", files["t.state"])["estimates"]}
     assert set(everything) == set("abcde")
-    some = succeed("estimate", files["t.state"], "--keys", "d,a")["estimates"]
+    some = succeed("estimate", files["t.state"], "d", "a")["estimates"]
     assert {row["key"] for row in some} == {"a", "d"}
     alone = {"flagged"}  # stands out among two keys, or among five
     for row in some:
@@ -187,9 +197,9 @@ def test_asked_keys(files: dict[str, Path], tmp_path: Path) -> None:
             k: v for k, v in everything[row["key"]].items() if k not in alone
         }
     (tmp_path / "asked.txt").write_text("a\nd\n")
-    from_file = succeed("estimate", files["t.state"], "--keys", f"@{tmp_path / 'asked.txt'}")["estimates"]
+    from_file = succeed("estimate", files["t.state"], "--keys-from", tmp_path / "asked.txt")["estimates"]
     assert {row["key"]: row for row in from_file} == {row["key"]: row for row in some}
-    assert "'z'" in refuse("estimate", files["t.state"], "--keys", "a,z")
+    assert "'z'" in refuse("estimate", files["t.state"], "a", "z")
 
 
 def test_estimates_from_a_state_are_written(files: dict[str, Path], tmp_path: Path) -> None:
@@ -208,7 +218,7 @@ def test_open_vocabularies_are_asked_by_name(tmp_path: Path) -> None:
         succeed("privatize", write_csv(tmp_path / "t.csv", people(40)), task, *COLUMNS, "-o", reports)
         succeed("aggregate", reports, "-o", state)
         assert "name the keys" in refuse("estimate", state)
-        rows = succeed("estimate", state, "--keys", "a,never seen")["estimates"]
+        rows = succeed("estimate", state, "a", "never seen")["estimates"]
         assert {row["key"] for row in rows} == {"a", "never seen"}
 
 
@@ -217,7 +227,7 @@ def test_estimates_are_withheld_below_the_minimum(tmp_path: Path) -> None:
     succeed(*NEW, "--open", 10, "--minimum-reports", 41, "-o", task)
     succeed("privatize", write_csv(tmp_path / "t.csv", people(40)), task, *COLUMNS, "-o", reports)
     succeed("aggregate", reports, "-o", state)
-    assert "withheld below 41" in refuse("estimate", state, "--keys", "a")
+    assert "withheld below 41" in refuse("estimate", state, "a")
 
 
 def test_a_file_named_twice_would_count_twice(files: dict[str, Path], tmp_path: Path) -> None:
@@ -232,7 +242,9 @@ def test_what_can_be_listed() -> None:
     found = succeed("mechanisms")["mechanisms"]
     assert {"collision", "coco", "sparse_sum"} <= set(found)
     assert found["collision"]["parameters"]["epsilon"] == "privacy parameter of one report"
-    assert "sparse_sum: " in run_cli("mechanisms").stdout
+    assert "sparse_sum noised sums" in prose("mechanisms")
+    assert "seed_bits" not in prose("mechanisms")
+    assert "seed_bits bits of public seed" in prose("mechanisms", "--verbose")
 
 
 def test_help_names_every_command() -> None:

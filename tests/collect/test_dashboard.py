@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import os
 import re
 import shutil
@@ -71,7 +72,15 @@ DAILY = task("Daily", period="day", reports_per_period=2)
 #: Nobody has any of 500 keys; and everybody has eight of 40 where four count.
 HOPELESS = task("Hopeless", {"kind": "closed", "size": 500})
 LONG = task("Long records", {"kind": "closed", "size": 40, "count_lengths": True})
-TASKS = (SETS, VALUES, OPEN, FEW, DAILY, HOPELESS, LONG)
+#: Errors below a percent, which are written with two decimals.
+SHARP = Task.parse(
+    {
+        "name": "Sharp",
+        "keys": {"kind": "closed", "vocabulary": [f"key {i}" for i in range(300)], "salt": SALT},
+        "mechanism": {"name": "collision", "epsilon": 10.0, "max_entries": 4},
+    }
+)
+TASKS = (SETS, VALUES, OPEN, FEW, DAILY, HOPELESS, LONG, SHARP)
 
 
 def crowd_reports(chosen: Task, people: int, seed: int) -> bytes:
@@ -136,6 +145,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
         made.send(FEW, crowd_reports(FEW, 100, 4))
         made.send(HOPELESS, same_records(HOPELESS, 300, 0))
         made.send(LONG, same_records(LONG, 4000, 8))
+        made.send(SHARP, crowd_reports(SHARP, 8000, 5))
         yield made
 
 
@@ -277,6 +287,19 @@ def test_a_token_in_the_fragment_logs_in_and_disappears(browser: Browser, board:
     assert reader.log_in().url == f"{board.url}/"
     reader.page.go_back()
     assert board.token not in reader.page.url
+    reader.context.close()
+    assert reader.complaints == []
+
+
+def test_a_token_pasted_while_the_login_page_is_open_logs_in(browser: Browser, board: Board) -> None:
+    """The browser does not load the page again for that."""
+    reader = Reader(browser, board)
+    page = reader.page
+    page.goto(f"{board.url}/login")
+    page.evaluate("(token) => { location.hash = token; }", board.token)
+    page.wait_for_url(f"{board.url}/")
+    page.go_back()
+    assert board.token not in page.url
     reader.context.close()
     assert reader.complaints == []
 
@@ -453,6 +476,100 @@ def test_look_up(visit: Reader) -> None:
     page.get_by_label("Look up a key").press("Enter")
     alert = page.get_by_role("alert")
     assert "'<i>nowhere</i>' is not in the task's vocabulary of 40 keys" in alert.inner_text()
+
+
+def test_a_mistyped_look_up_is_said_and_not_kept(visit: Reader) -> None:
+    """Neither in the address, nor in what is polled, nor in links and later look-ups; it can be mended in the field."""
+    page = visit.open(SETS, "?key=key%207")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    field = page.get_by_label("Look up a key")
+    field.fill("kee 8")
+    field.press("Enter")
+    alert = page.get_by_role("alert")
+    alert.wait_for()
+    assert "'kee 8' is not in the task's vocabulary" in alert.inner_text()
+    assert field.input_value() == "kee 8"
+    assert page.url == visit.board.page(SETS, "?key=key+7")
+    first = len(asked)
+    with page.expect_request(lambda request: "part=1" in request.url):
+        pass
+    assert [url for url in asked[first:] if "kee" in url] == []
+    assert page.locator("a[href*=kee], input[type=hidden][value*=kee]").count() == 0
+    field.fill("key 8")
+    field.press("Enter")
+    wait_until(lambda: [row["key"] for row in drawn_rows(page, "found")] == ["key 7", "key 8"])
+    assert "kee" not in page.url
+    assert page.get_by_role("alert").count() == 0
+
+
+def test_more_keys_sorted_and_with_other_intervals(visit: Reader) -> None:
+    """Links choose them, all choices stay in the address together, and the numbers are those of the service."""
+    page = visit.open(SHARP)
+    choices = page.get_by_role("navigation", name="What is listed")
+    assert len(drawn_rows(page, "keys")) == 20
+    assert [choices.get_by_role("link", name=name, exact=True).count() for name in ("20", "50", "200")] == [
+        1
+    ] * 3
+    choices.get_by_role("link", name="50", exact=True).click()
+    wait_until(lambda: page.locator("#keys tbody tr").count() == 50)
+    assert "Top 50 of 300 keys" in page.locator("#keys-title").inner_text()
+    rows = drawn_rows(page, "keys")
+    numbers = [float(row["value"].rstrip("%").replace("−", "-")) for row in rows]
+    assert numbers == sorted(numbers, reverse=True)
+    choices.get_by_role("link", name="name", exact=True).click()
+    wait_until(lambda: "order=name" in page.url)
+    by_name = drawn_rows(page, "keys")
+    assert [row["key"] for row in by_name] == sorted(row["key"] for row in rows)
+    choices.get_by_role("link", name="99%", exact=True).click()
+    wait_until(lambda: "level=99" in page.url)
+    assert "show=50" in page.url
+    assert "order=name" in page.url
+    assert "99% intervals" in page.locator("#keys .card-head").inner_text()
+    want = {row["key"]: row for row in visit.board.estimates(SHARP, "?top=50&level=0.99")["estimates"]}
+    for row in drawn_rows(page, "keys"):
+        assert f"to {100 * want[row['key']]['high']:.2f}%".replace("-", "−") in row["interval"]
+    page.get_by_label("Look up a key").fill("key 299")
+    page.get_by_label("Look up a key").press("Enter")
+    wait_until(lambda: "key=key+299" in page.url)
+    chosen = set(page.url.partition("?")[2].split("&"))
+    assert chosen == {"show=50", "order=name", "level=99", "key=key+299"}
+    odd = visit.open(SHARP, "?show=1000000&order=colour&level=banana")
+    assert len(drawn_rows(odd, "keys")) == 20
+    assert odd.url == visit.board.page(SHARP)
+
+
+@pytest.mark.parametrize(
+    "visit",
+    [{"viewport": {"width": width, "height": 900}} for width in (1280, 1024, 700)],
+    indirect=True,
+    ids=["wide", "narrow", "one column"],
+)
+def test_columns_of_numbers_do_not_run_into_each_other(visit: Reader) -> None:
+    """With two decimals, in both tables: the text of every cell stays inside it, and cells follow each other."""
+    page = visit.open(SHARP, "?key=key%200&key=key%201&level=99")
+    assert re.fullmatch(r"[\d.]+\.\d\d%", drawn_rows(page, "keys")[0]["value"])
+    script = """(rows) => rows.map((row) => ["value", "error", "interval"].map((name) => {
+        const text = document.createRange();
+        text.selectNodeContents(row.querySelector("." + name).firstChild);
+        const [inside, cell] = [text.getBoundingClientRect(), row.querySelector("." + name).getBoundingClientRect()];
+        return [inside.left - cell.left, cell.right - inside.right, inside.left, inside.right];
+    }))"""
+    for part in ("keys", "found"):
+        for cells in page.locator(f"#{part} tbody tr").evaluate_all(script):
+            assert all(left >= -0.5 and right >= -0.5 for left, right, _, _ in cells)
+            assert all(after[2] - before[3] >= 4 for before, after in itertools.pairwise(cells))
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.evaluate("innerWidth")
+
+
+def test_error_bars_and_noise_floor_are_explained(visit: Reader) -> None:
+    page = visit.open(SETS)
+    page.get_by_text("How to read this").click()
+    words = " ".join(page.locator("#keys details").inner_text().split())
+    assert "The line through it is its 95% interval" in words
+    assert "hold for all 40 keys together" in words
+    assert "The number after ± is the standard error" in words
+    assert page.locator("#keys thead th").all_inner_texts()[2:] == ["Estimate", "± error", "95% interval"]
 
 
 def test_look_up_in_an_open_vocabulary(visit: Reader) -> None:
@@ -657,7 +774,7 @@ def test_contrast_labels_and_keyboard(visit: Reader) -> None:
     assert page.locator("svg[role=img]:not([aria-label])").count() == 0
     assert page.locator("input:not([type=hidden])").count() == page.locator("label").count() == 1
     reached = set()
-    for _ in range(14):
+    for _ in range(24):
         page.keyboard.press("Tab")
         reached.add(page.evaluate("document.activeElement.innerText || document.activeElement.id"))
     assert {"Skip to the content", "Tasks", "Log out", "key", "Look up", "×"} <= reached

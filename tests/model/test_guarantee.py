@@ -40,7 +40,12 @@ def test_a_distance_goes_with_l1_only() -> None:
     [
         (
             Guarantee(1.0),
-            ["epsilon = 1 per record, local model", "factor of 2.718", "whole record", "nobody"],
+            [
+                "epsilon = 1 per record, local model",
+                "factor of 2.718",
+                "one person's record were replaced by any other",
+                "nobody",
+            ],
         ),
         (
             Guarantee(0.5, "entry", "central"),
@@ -50,7 +55,7 @@ def test_a_distance_goes_with_l1_only() -> None:
             Guarantee(2.0, "l1", "shuffled", 1e-6, 3.0, "Mind the gap."),
             [
                 "epsilon = 2, delta = 1e-06 per l1 distance 3, shuffled model",
-                "except with probability 1e-06",
+                ", plus 1e-06.",
                 "at most 3 in total",
                 "shuffler",
                 "Mind the gap.",
@@ -64,7 +69,7 @@ def test_a_distance_goes_with_l1_only() -> None:
             Guarantee(1.0, "user", "central", 1e-6),
             [
                 "Per user: epsilon = 1, delta = 1e-06, central model",
-                "all rows of one user are added",
+                "all rows of one user were added",
                 "trusted",
             ],
         ),
@@ -76,8 +81,19 @@ def test_words_carry_the_numbers(guarantee: Guarantee, parts: list[str]) -> None
     assert guarantee.words().startswith(guarantee.short())
 
 
+def test_factors_are_written_as_people_do() -> None:
+    for epsilon, size in (
+        (1.0, "2.718"),
+        (6.9, "992.3"),
+        (10.0, "22,026"),
+        (14.0, "1,202,604"),
+        (15.0, "exp(15)"),
+    ):
+        assert f"a factor of {size}. " in Guarantee(epsilon).words()
+
+
 def test_pure_guarantees_do_not_speak_of_failure() -> None:
-    assert "except" not in Guarantee(1.0).words()
+    assert ", plus" not in Guarantee(1.0).words()
     assert "delta" not in Guarantee(1.0).short()
 
 

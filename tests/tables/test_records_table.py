@@ -81,7 +81,7 @@ def test_csv_with_quotes_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> No
     [
         (b"", ["no column 'u'", "none"]),
         (b"u,key,v\n1,2,3\n", ["no column 'k'", "u, key, v"]),
-        (b"u,k,v\n1,2,3\n1,2\n", ["line 3", "only 2 columns"]),
+        (b"u,k,v\n1,2,3\n1,2\n", ["line 3", "2 columns where the header has 3"]),
         (b"u,k,v\n1,2,3\n\n1,2,three\n", ["line 4", "'three'", "'v'"]),
         (b"u,k,v\n1,2,\n", ["line 2", "''"]),
         (b"u,k,v\n1,2,3\n1,2,nan\n", ["line 3", "nan"]),

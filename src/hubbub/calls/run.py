@@ -26,6 +26,7 @@ from hubbub.server.fold import aggregate
 from hubbub.server.truncation import truncation_of_table
 from hubbub.tables.counts import read_vocabulary
 from hubbub.tables.records import TableLike, encode_table, has_values, read_table
+from hubbub.tables.sources import Source
 
 #: Told of each step, how many records it is for and of the task; what it returns is told of progress.
 Watch = Callable[[str, int, Task], AbstractContextManager[Callable[[int], None]]]
@@ -98,7 +99,7 @@ def run(
         settings=settings or {},
         best=best,
     )
-    title = name or (Path(table).stem if isinstance(table, str | Path) else "table")
+    title = name or (Source.of(table).stem if isinstance(table, str | Path | Source) else "table")
     if mechanism is not None:
         # What could not be estimated of two keys is refused before anything is read.
         wished.task(title, {"kind": "closed", "size": 2})

@@ -66,7 +66,7 @@ def check_privacy(mechanism: Mechanism, seeds: Sequence[int] | None = None, keys
     """Law 1: no pair of neighbours is told apart better than exp(epsilon), and the budget is used.
 
     Enumerates every record over `keys` keys with up to one entry too many, through the shipped code, under these
-    seeds, or else under salts and seeds for which keys meet and part.
+    seeds, or else under salts and seeds for which keys collide and do not.
     """
     task = task_for(mechanism.miniature(), keys)
     records, claimed, largest = examples_like(task, keys), task.guarantee.epsilon, 0.0

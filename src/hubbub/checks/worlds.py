@@ -1,4 +1,4 @@
-"""Where audits look: small instances of a task, salts and seeds under which keys meet and part, and telling records.
+"""Where audits look: small instances of a task, salts and seeds under which keys collide or do not, telling records.
 
 A fault that shows only when two keys share a bucket, or only when they do not, is found only by somebody who looks at
 both. So nothing here is left to the luck of a fixed salt: hashes are looked at, and salts, seeds and keys are picked
@@ -130,7 +130,7 @@ class World:
 
 
 def worlds(task: Task, most: int = _MOST_WORLDS) -> list[World]:
-    """A few salts and seeds such that every two keys part in one of them and meet in another.
+    """A few salts and seeds such that every two keys collide in one of them and not in another.
 
     Both sides of a key count as keys where they have buckets of their own. "Meet" is the same bucket, once with equal
     and once with opposite signs where signs matter. Some of it may be impossible, and is then not waited for.

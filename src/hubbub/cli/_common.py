@@ -1,9 +1,14 @@
-"""What commands share: --json, progress bars, writing results."""
+"""What commands share: examples in the help, files, --json, progress bars, words on the terminal."""
 
 from __future__ import annotations
 
+import difflib
+import functools
 import json
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,20 +16,86 @@ from typing import Any
 
 import click
 
-EXISTING = click.Path(exists=False, dir_okay=False, path_type=Path)
-OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
+from hubbub.primitives.errors import Refused
+
+# Commands
 
 
-def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
-    ctx.meta["hubbub.json"] = value
-    return value
+class Command(click.Command):
+    """A command whose help ends with an example, which the tests run as it stands there."""
+
+    def __init__(self, *arguments: Any, example: str, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.example = example
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Example"):
+            for line in textwrap.dedent(self.example).strip().splitlines():
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_remember_json, help="Print one JSON object instead of text."
+class Group(click.Group):
+    """Commands below a command; one that is mistyped is answered with those that are like it."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if not ctx.resilient_parsing and args[0] not in known and not args[0].startswith("-"):
+            like = difflib.get_close_matches(args[0], known, n=1, cutoff=0.5)
+            hint = f" Did you mean {like[0]}?" if like else ""
+            ctx.fail(f"There is no command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+# Files
+
+
+class _FileName(click.Path):
+    """A file that is read or written. A folder is refused like a file that is not there, with exit code 1."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(value)
+        if path.is_dir():
+            raise Refused(f"{path} is a folder, not a file.")
+        return path
+
+
+class _TableName(_FileName):
+    """A file that estimates are written to. One whose name says nothing else is refused before any work."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        from hubbub.server.columns import table_kind
+
+        path = super().convert(value, param, ctx)
+        table_kind(path)
+        return path
+
+
+class _FolderName(click.Path):
+    """A folder, which need not be there yet."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(value)
+        if path.exists() and not path.is_dir():
+            raise Refused(f"{path} is a file, not a folder.")
+        return path
+
+
+EXISTING = OUTPUT = _FileName()
+ESTIMATES = _TableName()
+FOLDER = _FolderName(file_okay=False)
+
+
+# Options
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+verbose_option = click.option(
+    "--verbose", is_flag=True, help="Show all parameters of the mechanism, also those nobody has to set."
 )
-
-
 settings_option = click.option(
     "--settings",
     type=EXISTING,
@@ -34,6 +105,27 @@ settings_option = click.option(
 )
 
 
+def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how a table of text is written; the command gets them as `form`."""
+
+    @click.option(
+        "--delimiter",
+        help="What is between the columns of a table of text: one character, or tab "
+        "[default: a comma; in .tsv files a tab].",
+    )
+    @click.option("--encoding", help="Encoding of a table of text [default: utf-8].")
+    @functools.wraps(function)
+    def with_form(*, delimiter: str | None, encoding: str | None, **options: Any) -> Any:
+        from hubbub.tables.sources import TextForm
+
+        return function(form=TextForm(delimiter, encoding), **options)
+
+    return with_form
+
+
+# Words
+
+
 def say(as_json: bool, data: dict[str, Any], text: str | Callable[[], None]) -> None:
     """Print `data` for machines or `text` for people."""
     if as_json:
@@ -41,12 +133,32 @@ def say(as_json: bool, data: dict[str, Any], text: str | Callable[[], None]) -> 
     elif callable(text):
         text()
     else:
-        click.echo(text)
+        tell(text)
+
+
+def tell(text: str, err: bool = False) -> None:
+    """Print text for people: lines wider than the terminal are broken between words.
+
+    What continues a line with a label ("guarantee  ...") or an indented one begins below its beginning.
+    """
+    width = max(40, shutil.get_terminal_size().columns)
+    for line in text.split("\n"):
+        start = re.match(r" *[\w-]+ {2,}| *", line)
+        indent = start.end() if start else 0
+        if len(line) > width:
+            line = textwrap.fill(
+                line,
+                width,
+                subsequent_indent=" " * (indent if indent < width // 2 else 0),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        click.echo(line, err=err)
 
 
 @contextmanager
-def progress(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; silent with --json or when nobody watches."""
+def progress(what: str, total: int | None, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr; silent with --json or when nobody watches. None: nobody knows how much there is."""
     if quiet or not sys.stderr.isatty():
         yield lambda done: None
         return

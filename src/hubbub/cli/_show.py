@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from hubbub.cli._common import tell
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 def show_warnings(estimate: Estimate) -> None:
     """What has to be read before any number."""
     for warning in estimate.warnings:
-        click.echo(warning)
+        tell(warning)
 
 
 def show_estimate(estimate: Estimate, top: int) -> None:
@@ -25,32 +26,41 @@ def show_estimate(estimate: Estimate, top: int) -> None:
     from hubbub.server.estimates import MEANINGS, mark_of
 
     best = estimate.worth_showing(top)
-    console = Console()
     if len(best) or not len(estimate):
-        title = f"{estimate.quantity}: {MEANINGS[estimate.quantity]}"
-        together = ", for all keys together" if estimate.simultaneous else ""
-        table = RichTable(title=title, title_justify="left", header_style="bold")
-        table.add_column("key")
-        for name in ("estimate", "± error", f"{100 * estimate.level:g}% interval{together}"):
+        together = "; intervals hold for all keys together" if estimate.simultaneous else ""
+        tell(f"{estimate.quantity}: {MEANINGS[estimate.quantity]}{together}")
+        table = RichTable(header_style="bold")
+        table.add_column("key", overflow="fold")
+        for name in ("estimate", "± error", f"{100 * estimate.level:g}% interval"):
             table.add_column(name, justify="right")
-        table.add_column("")
+        table.add_column("", no_wrap=True)
         for row in best.rows():
             error = "unknown" if row["error"] is None else f"{row['error']:.4f}"
             span = f"{row['low']:.4f} .. {row['high']:.4f}"
             style = "dim" if row["flagged"] else None
             table.add_row(Text(row["key"]), f"{row['value']:.4f}", error, span, mark_of(row), style=style)
-        console.print(table)
+        Console().print(table)
         if len(estimate) > len(best):
-            console.print(f"{len(estimate) - len(best):,} more keys.")
+            tell(f"{len(estimate) - len(best):,} more keys.")
     if estimate.findings.count:
-        console.print(estimate.findings.words(estimate.quantity, estimate.reports), markup=False)
+        tell(estimate.findings.words(estimate.quantity, estimate.reports))
     for note in estimate.notes:
-        console.print(note, markup=False)
-    console.print(f"From {estimate.reports:,} reports. {estimate.guarantee.words()}", markup=False)
+        tell(note)
+    tell(f"From {estimate.reports:,} reports. {estimate.guarantee.words()}")
 
 
-def describe_task(task: Task, promise: bool = True) -> str:
-    """A task in a few lines, with its guarantee in words."""
+#: Parameters of mechanisms that say something to people who have not read the paper.
+_PLAIN = ("unit", "distance", "delta", "buckets")
+
+
+def shown(estimate: Estimate, top: int) -> dict[str, Any]:
+    """The first rows as plain data, and how many there are in all."""
+    rows = estimate.top(top).rows()
+    return {"estimates": rows, "shown": len(rows), "total": len(estimate)}
+
+
+def describe_task(task: Task, promise: bool = True, verbose: bool = False) -> str:
+    """A task in a few lines, with its guarantee in words; `verbose` adds all parameters of the mechanism."""
     mechanism, keys, layout = task.mechanism, task.keys, task.mechanism.layout
     universe = {
         "closed": _counted(keys.count, "key", "keys"),
@@ -58,16 +68,18 @@ def describe_task(task: Task, promise: bool = True) -> str:
         "wide": "open, 64-bit codes",
     }[keys.kind]
     values = "sets" if mechanism.values == "set" else f"values from {task.low:g} to {task.high:g}"
-    chosen = ", ".join(
-        f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+    chosen = {
+        name: f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in mechanism.model_dump(exclude_none=True).items()
         if name not in ("epsilon", "values") and value not in ("", False)
-    )
+    }
+    plain = ", ".join(chosen[name] for name in _PLAIN if name in chosen and chosen[name] != "unit record")
     lines = [
         f"task       {task.name} ({task.digest.hex()})",
         f"keys       {universe}",
         f"records    {values}, at most {_counted(mechanism.max_entries, 'entry', 'entries')}",
-        f"mechanism  {mechanism.name}: {chosen}",
+        f"mechanism  {mechanism.name}" + (f": {plain}" if plain else ""),
+        *([f"parameters {', '.join(chosen.values())}"] if verbose else []),
         f"estimates  {', '.join(mechanism.quantities)}",
         f"report     {_counted(layout.width, 'byte', 'bytes')} ({_counted(layout.bits, 'bit', 'bits')})",
         *(f"note       {remark}" for remark in mechanism.remarks),

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say
 
 if TYPE_CHECKING:
     from hubbub.engines.lake import Lake
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub aggregate visits.reports -o visits.state")
 @click.argument("reports", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("-o", "--output", type=OUTPUT, required=True, help="State file to write.")
 @click.option("--task", "task_file", type=EXISTING, help="Task of Parquet files that do not name it.")

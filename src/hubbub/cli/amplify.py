@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, tell
 
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Mechanism
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub amplify task.toml --reports 10000")
 @click.argument("task", type=EXISTING, required=False)
 @click.option("--mechanism", help="Instead of a task file: a mechanism by name.")
 @click.option("--epsilon", type=float, help="Its privacy parameter of one report.")
@@ -76,7 +76,7 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """What a guarantee is worth once a shuffler has mixed the reports.
+    """Show the stronger guarantee of reports that a shuffler mixes.
 
     For a task file: of all reports of one person in a period, and what a month and a year of periods add up to.
 
@@ -194,7 +194,7 @@ def _compare(
     as_json: bool,
 ) -> None:
     from hubbub.mechanisms.registry import make_mechanism
-    from hubbub.privacy.bounds import BOUNDS, draw, published_setting
+    from hubbub.privacy.bounds import EARLIER, draw, published_setting
     from hubbub.privacy.bounds import compare as compare_bounds
 
     def make(epsilon: float) -> Mechanism:
@@ -218,11 +218,19 @@ def _compare(
         shown = Table(
             title=f"central epsilon at delta = {delta:g}", title_justify="left", header_style="bold"
         )
-        for title in ("reports", "local epsilon", *BOUNDS, "saved"):
+        for title in ("reports", "local epsilon", "earlier", "hubbub", "lower bound", "saved"):
             shown.add_column(title, justify="right")
         for row in rows:
-            values = ("-" if row[bound] is None else f"{row[bound]:.4g}" for bound in BOUNDS)
+            earlier = min(row[bound] for bound in EARLIER if row[bound] is not None)
+            values = (
+                "-" if value is None else f"{value:.4g}"
+                for value in (earlier, row["hubbub"], row["lower bound"])
+            )
             shown.add_row(f"{row['reports']:,}", f"{row['epsilon']:g}", *values, f"{100 * row['saved']:.0f}%")
         Console().print(shown)
+        tell(
+            f"earlier: the smallest of {'; '.join(EARLIER)}. saved: how much smaller hubbub's bound is. --json gives "
+            "all bounds, -o draws them."
+        )
 
     say(as_json, {"delta": delta, "rows": rows}, table)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, progress, say
+from hubbub.cli._common import EXISTING, Command, json_option, progress, say
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub audit task.toml --samples 2000")
 @click.argument("task", type=EXISTING)
 @click.option("--samples", type=int, help="Reports per record of a pair (left out: as many as take seconds).")
 @click.option(
@@ -18,7 +18,9 @@ from hubbub.cli._common import EXISTING, json_option, progress, say
 @click.option("--exact/--no-exact", default=True, show_default=True, help="Enumerate small instances, too.")
 @json_option
 def command(*, task: Path, samples: int | None, confidence: float, exact: bool, as_json: bool) -> None:
-    """Check a task's privacy claim by running what ships: by enumeration, and by sampling at real size.
+    """Check a task's privacy claim by running its mechanism.
+
+    Small instances are enumerated, which is exact. The task itself is sampled at its real size.
 
     Exit code 1 if the claim is refuted.
     """

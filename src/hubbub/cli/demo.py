@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import json_option, progress, say
+from hubbub.cli._common import FOLDER, Command, json_option, progress, say, tell, verbose_option
+from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from hubbub.model.record import Summary
+    from hubbub.protocol.task import Task
     from hubbub.server.estimates import Estimate
+    from hubbub.simulation.populations import Population
+
+#: Keys that the table shows.
+_SHOWN = 20
 
 
-@click.command()
-@click.option("--users", type=click.IntRange(1000), default=200_000, show_default=True)
-@click.option("--keys", type=click.IntRange(100), default=100_000, show_default=True)
-@click.option("--epsilon", type=float, default=1.0, show_default=True)
-@click.option("--max-entries", type=click.IntRange(1), default=24, show_default=True)
+@click.command(cls=Command, example="hubbub demo --users 2000 --keys 200 -o demo")
 @click.option(
-    "--seed", type=int, default=1, show_default=True, help="Of the simulated crowd (not of the coins)."
+    "--users", type=click.IntRange(1000), default=200_000, show_default=True, help="Size of the crowd."
 )
 @click.option(
-    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), default="demo", show_default=True
+    "--keys", type=click.IntRange(100), default=100_000, show_default=True, help="How many keys there are."
 )
+@click.option(
+    "--epsilon", type=float, default=1.0, show_default=True, help="Privacy parameter of one report."
+)
+@click.option(
+    "--max-entries",
+    type=click.IntRange(1),
+    default=24,
+    show_default=True,
+    help="Entries of a record that count.",
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Of the simulated crowd, not of the noise."
+)
+@click.option(
+    "-o", "--output", type=FOLDER, default="demo", show_default=True, help="Folder for the picture."
+)
+@verbose_option
 @json_option
 def command(
-    *, users: int, keys: int, epsilon: float, max_entries: int, seed: int, output: Path, as_json: bool
+    *,
+    users: int,
+    keys: int,
+    epsilon: float,
+    max_entries: int,
+    seed: int,
+    output: Path,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
-    """A simulated crowd, privatized record by record, and what can be learned from it.
+    """Make up a crowd, privatize its records, estimate its means.
 
-    The crowd is made up and repeatable; the coins that hide it are real ones.
+    The crowd is simulated and repeatable; the randomness that hides its records is secret, as on real devices.
     """
     from importlib.util import find_spec
 
-    import numpy as np
-
-    from hubbub.cli._show import describe_task
-    from hubbub.device.client import privatize
     from hubbub.model.mechanism import Goal
     from hubbub.plan.ranking import choose
-    from hubbub.primitives.coins import SecretCoins, SystemSeeds
-    from hubbub.primitives.errors import Refused
     from hubbub.primitives.kernel import numba_available
     from hubbub.protocol.task import Task
-    from hubbub.server.estimates import estimate
-    from hubbub.server.fold import aggregate
     from hubbub.simulation.populations import zipf_population
 
     drawn = find_spec("matplotlib") is not None
@@ -64,69 +85,96 @@ def command(
         advance(1)
     mechanism = choose(Goal("mean", epsilon, max_entries, "signed", users=users))
     task = Task.parse({"name": "demo", "keys": {"kind": "closed", "size": keys}, "mechanism": mechanism})
-    with progress("privatizing on the devices", users, as_json) as advance:
-        packed, summary = privatize(task, crowd.entries, SecretCoins(), SystemSeeds(), advance)
-    with progress("aggregating on the server", users, as_json) as advance:
-        state = aggregate(task, packed, progress=advance)
-    result = estimate(task, state, simultaneous=False)
-    truth = crowd.mean
-    busiest = np.argsort(-np.abs(truth), kind="stable")[:20]
-    best = result.take(busiest)
-    hits = (best.low <= truth[busiest]) & (truth[busiest] <= best.high)
-    everywhere = float(((result.low <= truth) & (truth <= result.high)).mean())
-    picture = None
-    if drawn:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-            picture = plot(output / "demo.png", result, truth)
-        except OSError as problem:
-            raise Refused(f"{output} cannot be written: {problem.strerror or problem}.") from None
-
-    def show() -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        console = Console()
-        lengths = np.diff(crowd.entries.offsets)
-        console.print(
-            f"{users:,} simulated users, {len(crowd.entries.ids):,} entries over {keys:,} keys; "
-            f"records have {lengths.min()} to {lengths.max()} entries. {summary.sampled_records:,} longer than "
-            f"{max_entries} were sampled down ({100 * summary.dropped_entries / len(crowd.entries.ids):.1f}% of "
-            "all entries dropped)."
-        )
-        console.print(describe_task(task), markup=False)
-        table = Table(title="Keys whose true mean is furthest from 0", title_justify="left")
-        for name in ("key", "true mean", "estimate", "± error", "95% interval", ""):
-            table.add_column(name, justify="right")
-        for row, true, hit in zip(best.rows(), truth[busiest], hits, strict=True):
-            interval = f"{row['low']:.3f} .. {row['high']:.3f}"
-            mark = "[green]hit[/green]" if hit else "[red]miss[/red]"
-            table.add_row(
-                row["key"], f"{true:.4f}", f"{row['value']:.4f}", f"{row['error']:.4f}", interval, mark
-            )
-        console.print(table)
-        console.print(
-            f"{int(hits.sum())} of {len(hits)} intervals above and {100 * everywhere:.1f}% of all {keys:,} "
-            f"intervals hold the truth (promised: 95%)."
-        )
-        if picture is not None:
-            console.print(f"Picture: {picture}", markup=False)
-
+    found = _collect(task, crowd, as_json)
+    picture = _draw(output, found) if drawn else None
     data = {
         "users": users,
         "keys": keys,
         "mechanism": task.mechanism.name,
         "report_bytes": task.mechanism.layout.width,
         "guarantee": task.guarantee.as_dict(),
-        "coverage": everywhere,
-        "top": [
-            {**row, "truth": float(true), "hit": bool(hit)}
-            for row, true, hit in zip(best.rows(), truth[busiest], hits, strict=True)
-        ],
+        "coverage": found.coverage,
+        "top": found.rows,
+        "shown": len(found.rows),
+        "total": keys,
         "picture": str(picture) if picture else None,
         "notes": notes,
     }
-    say(as_json, data, show)
+    say(as_json, data, lambda: _show(task, crowd, found, picture, verbose))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What came out, beside the truth."""
+
+    summary: Summary
+    result: Estimate
+    truth: NDArray[np.float64]
+    coverage: float
+    rows: list[dict[str, Any]]
+
+
+def _collect(task: Task, crowd: Population, quiet: bool) -> _Found:
+    """The whole way: reports on the devices, their sum on the server, estimates."""
+    import numpy as np
+
+    from hubbub.device.client import privatize
+    from hubbub.primitives.coins import SecretCoins, SystemSeeds
+    from hubbub.server.estimates import estimate
+    from hubbub.server.fold import aggregate
+
+    users = len(crowd.entries)
+    with progress("privatizing on the devices", users, quiet) as advance:
+        packed, summary = privatize(task, crowd.entries, SecretCoins(), SystemSeeds(), advance)
+    with progress("aggregating on the server", users, quiet) as advance:
+        state = aggregate(task, packed, progress=advance)
+    result, truth = estimate(task, state, simultaneous=False), crowd.mean
+    hits = (result.low <= truth) & (truth <= result.high)
+    furthest = np.argsort(-np.abs(truth), kind="stable")[:_SHOWN]
+    rows = [
+        {**row, "truth": float(true), "hit": bool(hit)}
+        for row, true, hit in zip(result.take(furthest).rows(), truth[furthest], hits[furthest], strict=True)
+    ]
+    return _Found(summary, result, truth, float(hits.mean()), rows)
+
+
+def _draw(folder: Path, found: _Found) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return plot(folder / "demo.png", found.result, found.truth)
+    except OSError as problem:
+        raise Refused(f"{folder} cannot be written: {problem.strerror or problem}.") from None
+
+
+def _show(task: Task, crowd: Population, found: _Found, picture: Path | None, verbose: bool) -> None:
+    import numpy as np
+    from rich.console import Console
+    from rich.table import Table
+
+    from hubbub.cli._show import describe_task
+
+    lengths, entries = np.diff(crowd.entries.offsets), len(crowd.entries.ids)
+    tell(
+        f"{len(lengths):,} simulated users, {entries:,} entries over {task.keys.count:,} keys; records have "
+        f"{lengths.min()} to {lengths.max()} entries. {found.summary.sampled_records:,} longer than "
+        f"{task.mechanism.max_entries} were sampled down ({100 * found.summary.dropped_entries / entries:.1f}% of all "
+        "entries dropped)."
+    )
+    tell(describe_task(task, verbose=verbose))
+    table = Table(title="Keys whose true mean is furthest from 0", title_justify="left")
+    for name in ("key", "true mean", "estimate", "± error", "95% interval", ""):
+        table.add_column(name, justify="right")
+    for row in found.rows:
+        numbers = (f"{row[name]:.4f}" for name in ("truth", "value", "error"))
+        mark = "[green]hit[/green]" if row["hit"] else "[red]miss[/red]"
+        table.add_row(row["key"], *numbers, f"{row['low']:.3f} .. {row['high']:.3f}", mark)
+    Console().print(table)
+    tell(
+        f"{sum(row['hit'] for row in found.rows)} of {len(found.rows)} intervals above and {100 * found.coverage:.1f}% "
+        f"of all {task.keys.count:,} intervals hold the truth (promised: 95%)."
+    )
+    if picture is not None:
+        click.echo(f"Picture: {picture}")
 
 
 def plot(path: Path, result: Estimate, truth: NDArray[np.float64]) -> Path:

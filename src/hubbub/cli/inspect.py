@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, Command, json_option, say, verbose_option
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub inspect visits.reports --report 0")
 @click.argument("path", type=EXISTING)
 @click.option("--report", type=click.IntRange(0), help="Show the fields of this report, too.")
+@verbose_option
 @json_option
-def command(*, path: Path, report: int | None, as_json: bool) -> None:
+def command(*, path: Path, report: int | None, verbose: bool, as_json: bool) -> None:
     """Say what is in a reports, state, release or task file."""
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.primitives.envelope import KINDS, MAGIC, read_file
@@ -26,12 +27,12 @@ def command(*, path: Path, report: int | None, as_json: bool) -> None:
 
     if not read_file(path).startswith(MAGIC):
         task = Task.load(path)
-        say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task))
+        say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task, verbose=verbose))
         return
     facts: dict[str, Any]
     if read_file(path)[4:5] == RELEASE:
         facts = describe(path)
-        say(as_json, {"kind": "release", **facts}, json.dumps(facts, indent=1, default=str))
+        say(as_json, {"kind": "release", **facts}, _describe_release(facts, verbose))
         return
     task, envelope = open_file(path)
     facts = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task)}
@@ -48,4 +49,29 @@ def command(*, path: Path, report: int | None, as_json: bool) -> None:
             lines.append(f"report {report}: " + ", ".join(f"{n} {v}" for n, v in facts["report"].items()))
     else:
         load_state(path)
-    say(as_json, facts, "\n".join([*lines, describe_task(task)]))
+    say(as_json, facts, "\n".join([*lines, describe_task(task, verbose=verbose)]))
+
+
+def _describe_release(facts: dict[str, Any], verbose: bool) -> str:
+    """A release in a few lines; `verbose` adds all that its file says about itself."""
+    keys, values = facts["keys"], facts["values"]
+    universe = {
+        "text": "any text",
+        "integers": f"whole numbers below {keys['universe']:,}",
+        "listed": f"a list of {keys['universe']:,} keys",
+    }[keys["kind"]]
+    kind = "whole numbers" if values["kind"] == "counts" else "real numbers"
+    least = f"-{values['max_value']:,g}" if values["signed"] else "0"
+    lines = [
+        f"release    {facts['algorithm']}, {facts['file_bytes']:,} bytes",
+        f"estimator  {facts['estimator']}",
+        f"keys       {universe}",
+        f"values     {kind} from {least} to {values['max_value']:,g}",
+    ]
+    if facts["users"]:
+        users = facts["users"]
+        lines.append(
+            f"users      at most {users['max_entries']:,} keys each, {users['max_contribution']:g} in a key"
+        )
+    lines.append(f"guarantee  {facts['guarantee']['words']}")
+    return "\n".join([*lines, *([json.dumps(facts, indent=1, default=str)] if verbose else [])])

@@ -8,23 +8,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import json_option, say
+from hubbub.cli._common import Group, json_option, say
 from hubbub.cli.token import date_of, store_option
 
 if TYPE_CHECKING:
     from hubbub.collect.keyring import KeyRing
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Make, list and retire the keys for which devices seal reports that go through a shuffler.
+    """Make, list and retire keys that devices seal reports with.
+
+    Only reports that go through a shuffler are sealed.
 
     To rotate: make a key, ship it with the app, and retire the old one when its reports have stopped to come
     (hubbub_reports_unsealed_total in /metrics).
     """
 
 
-@command.command()
+@command.command(example="hubbub key new --store sqlite:///hubbub.db")
 @store_option
 @json_option
 def new(*, store: str, as_json: bool) -> None:
@@ -38,7 +40,7 @@ def new(*, store: str, as_json: bool) -> None:
     say(as_json, {"id": made.id, "key": public}, f"key {made.id}, for devices to seal with:\n{public}")
 
 
-@command.command(name="list")
+@command.command(name="list", example="hubbub key list --store sqlite:///hubbub.db")
 @store_option
 @json_option
 def list_keys(*, store: str, as_json: bool) -> None:
@@ -59,12 +61,12 @@ def list_keys(*, store: str, as_json: bool) -> None:
     def show() -> None:
         for row in rows:
             dates = f"{row['created'] or '-':<10}  {row['retired'] or '-':<10}"
-            click.echo(f"{row['id']}  {dates}  {row['use']:<13}  {row['key']}")
+            click.echo(f"{row['id']}  {dates}  {row['use']}\n  {row['key']}")
 
     say(as_json, {"keys": rows}, show)
 
 
-@command.command()
+@command.command(example="hubbub key retire KEY --store sqlite:///hubbub.db")
 @click.argument("name")
 @store_option
 @json_option

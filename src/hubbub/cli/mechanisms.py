@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from hubbub.cli._common import json_option, say
+from hubbub.cli._common import Command, json_option, say, verbose_option
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub mechanisms --verbose")
+@verbose_option
 @json_option
-def command(*, as_json: bool) -> None:
-    """List the mechanisms and their parameters."""
+def command(*, verbose: bool, as_json: bool) -> None:
+    """List the mechanisms, with --verbose also their parameters."""
     from hubbub.mechanisms.registry import mechanisms
 
     kinds = mechanisms()
@@ -23,6 +24,11 @@ def command(*, as_json: bool) -> None:
     }
     lines = []
     for name, facts in found.items():
-        lines.append(f"{name}: {facts['summary']}")
-        lines += [f"    {field:<12} {info.description}" for field, info in kinds[name].model_fields.items()]
+        lines.append(f"{name:<15}  {facts['summary']}")
+        if verbose:
+            lines += [
+                f"    {field:<15}  {info.description}" for field, info in kinds[name].model_fields.items()
+            ]
+    if not verbose:
+        lines.append("--verbose lists their parameters, which --set NAME=VALUE sets.")
     say(as_json, {"mechanisms": found}, "\n".join(lines))

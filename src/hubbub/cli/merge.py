@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub merge monday.state tuesday.state -o both.state")
 @click.argument("states", type=EXISTING, nargs=-1, required=True)
 @click.option("-o", "--output", type=OUTPUT, required=True, help="State file to write.")
 @json_option

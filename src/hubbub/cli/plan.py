@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, table_options, tell
 from hubbub.cli._tasks import mechanism_options
 from hubbub.primitives.errors import Refused
 
@@ -18,33 +16,55 @@ if TYPE_CHECKING:
     from hubbub.plan.entries import Limit
     from hubbub.plan.overview import Plan, Trust
     from hubbub.plan.ranking import Option
+    from hubbub.tables.sources import TextForm
 
-Number = TypeVar("Number", int, float)
+#: What is assumed, and said, where the options leave it open.
+_KEYS, _MAX_ENTRIES = 1000, 32
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="hubbub plan --keys 5000 --max-entries 8 --users 50000 --want-error 0.01",
+)
 @click.option(
     "--estimate",
     "quantity",
     type=click.Choice(["frequency", "mean", "conditional", "sum"]),
     default="frequency",
     show_default=True,
+    help="What to estimate.",
 )
-@click.option("--keys", type=click.IntRange(1), help="How many keys there are.")
+@click.option("--keys", type=click.IntRange(1), metavar="N", help="How many keys there are.")
 @click.option("--vocabulary", type=EXISTING, help="Text file with all keys, one per line.")
 @click.option(
     "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
 )
-@click.option("--max-entries", type=int, help="Left out: the best for --entries, or 32.")
+@click.option(
+    "--max-entries", type=int, help="Entries of a record that count; left out: the best for --entries."
+)
 @click.option("--range", "value_range", metavar="LOW:HIGH", help="Range of the values; left out: sets.")
-@click.option("--users", type=click.IntRange(2), default=100_000, show_default=True)
+@click.option(
+    "--users", type=click.IntRange(2), default=100_000, show_default=True, help="How many people report."
+)
 @click.option(
     "--epsilon", type=float, default=1.0, show_default=True, help="Of one report; shuffled: the central one."
 )
-@click.option("--unit", type=click.Choice(["record", "entry", "l1"]), default="record", show_default=True)
+@click.option(
+    "--unit",
+    type=click.Choice(["record", "entry", "l1"]),
+    default="record",
+    show_default=True,
+    help="What is protected.",
+)
 @click.option("--distance", type=float, help="l1 distance that is protected (unit l1).")
 @click.option("--delta", type=float, default=0.0, help="Failure probability (unit l1, or shuffled).")
-@click.option("--model", type=click.Choice(["local", "shuffled"]), default="local", show_default=True)
+@click.option(
+    "--model",
+    type=click.Choice(["local", "shuffled"]),
+    default="local",
+    show_default=True,
+    help="Whether a shuffler mixes the reports.",
+)
 @click.option("--bytes", "most_bytes", type=click.IntRange(1), help="Largest report allowed.")
 @click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
 @mechanism_options
@@ -53,10 +73,15 @@ Number = TypeVar("Number", int, float)
 @click.option("--shares", type=EXISTING, help="CSV of share,keys: the keys that --entries is about.")
 @click.option("--plot", type=OUTPUT, help="Write a picture of error against --against.")
 @click.option(
-    "--against", type=click.Choice(["epsilon", "users", "bytes"]), default="epsilon", show_default=True
+    "--against",
+    type=click.Choice(["epsilon", "users", "bytes"]),
+    default="epsilon",
+    show_default=True,
+    help="What --plot varies.",
 )
 @click.option("-o", "--output", type=OUTPUT, help="Write the winner's task file.")
 @click.option("--name", default="planned", show_default=True, help="Name of that task.")
+@table_options
 @json_option
 def command(
     *,
@@ -73,21 +98,29 @@ def command(
     against: str,
     output: Path | None,
     name: str,
+    form: TextForm,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Which mechanism reaches a goal, with what error, before anything is collected."""
+    """Predict which mechanism reaches a goal, with what error.
+
+    Nothing has to be collected for that. Files for --entries and --shares are .csv or .tsv (also .gz), or - for CSV on
+    standard input.
+    """
     from dataclasses import replace
 
     from hubbub.cli._tasks import key_space, span_of
     from hubbub.plan.overview import goal_in, planned, unit_size
     from hubbub.plan.proposal import Wish
 
-    space = key_space(keys if keys or vocabulary or bits else 1000, vocabulary, bits)
+    known = bool(keys or vocabulary or bits)
+    if output is not None and not known:
+        raise Refused("A task needs its keys: give --keys, --vocabulary or --open with -o.")
+    space = key_space(keys if known else _KEYS, vocabulary, bits)
     given, text = options["max_entries"], options["value_range"]
     wish = Wish(
         options["epsilon"],
-        32 if given is None else given,
+        _MAX_ENTRIES if given is None else given,
         None if text is None else span_of(text),
         options["quantity"],
         options["unit"],
@@ -100,10 +133,12 @@ def command(
     goal = goal_in(wish, space, model)
     size = unit_size(wish, goal.quantity)
     rules: _Rules = {"most_bytes": most_bytes, "name": wish.mechanism, "best": best}
-    data: dict[str, Any] = {}
+    assumed = {} if known else {"keys": _KEYS}
+    assumed |= {} if given is not None or entries is not None else {"max_entries": _MAX_ENTRIES}
+    data: dict[str, Any] = {"assumed": assumed}
     lines: list[str] = []
     if entries is not None:
-        limits = _limits(data, lines, goal, entries, options, size, rules)
+        limits = _limits(data, lines, goal, entries, {**options, "form": form}, size, rules)
         wish = wish if given is not None else replace(wish, max_entries=limits[0].max_entries)
         lines += [] if given is not None else [f"The plan is for max-entries {wish.max_entries}."]
     elif options["frequency"] is not None or options["shares"] is not None:
@@ -120,7 +155,23 @@ def command(
         draw(plot, found.goal, size, against, list(found.options))
         lines.append(f"Picture: {plot}")
     data["file"] = str(output) if output else None
-    say(as_json, data, lambda: show(found, lines))
+
+    def tell_all() -> None:
+        if assumed:
+            tell(_assumptions(assumed))
+        show(found, lines)
+
+    say(as_json, data, tell_all)
+
+
+def _assumptions(assumed: dict[str, int]) -> str:
+    """What was not said and had to be assumed, and how to say it."""
+    words = {
+        "keys": (f"{_KEYS:,} keys", "--keys (or --vocabulary, --open)"),
+        "max_entries": (f"{_MAX_ENTRIES} entries per record", "--max-entries"),
+    }
+    taken, options = zip(*(words[name] for name in assumed), strict=True)
+    return f"Assumed: {' and '.join(taken)}; give {' and '.join(options)}."
 
 
 class _Rules(TypedDict):
@@ -157,12 +208,16 @@ def _limits(
     """Which max_entries is best: in the data, and in words."""
     from hubbub.plan.entries import entry_limits
     from hubbub.plan.profile import Lengths, Profile
+    from hubbub.tables.counts import read_pairs
+    from hubbub.tables.sources import Source
 
-    lengths = Lengths.of(dict(read_pairs(entries, "entries and users", int)), goal.keys)
+    lengths = Lengths.of(
+        dict(read_pairs(Source(entries, options["form"]), "entries and users", int)), goal.keys
+    )
     if options["shares"] is None:
         profile = Profile.zipf(lengths, goal.keys, options["frequency"])
     elif options["frequency"] is None:
-        shares = read_pairs(options["shares"], "a share and a number of keys", float)
+        shares = read_pairs(Source(options["shares"], options["form"]), "a share and a number of keys", float)
         profile = Profile.given(lengths, goal.keys, shares)
     else:
         raise Refused("Give --frequency or --shares, not both.")
@@ -188,28 +243,6 @@ def _limits(
     return limits
 
 
-def read_pairs(path: Path, what: str, kind: Callable[[str], Number]) -> dict[Number, int]:
-    """Lines of a number and how many there are of it, after a header."""
-    from hubbub.primitives.envelope import read_file
-
-    pairs: dict[Number, int] = {}
-    pattern = re.compile(r"\s*([0-9]+)\s*" if kind is int else r"\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
-    for number, line in enumerate(read_file(path).decode(errors="replace").splitlines(), 1):
-        cells = line.split(",")
-        if number == 1 or not line.strip():
-            continue
-        matches = (
-            len(cells) == 2
-            and pattern.fullmatch(cells[0])
-            and re.fullmatch(r"\s*[0-9]+\s*", cells[1], re.ASCII)
-        )
-        if not matches or max(map(len, cells)) > 20:
-            raise Refused(f"{path}, line {number}: {what} are expected, separated by a comma.")
-        key = kind(cells[0])
-        pairs[key] = pairs.get(key, 0) + int(cells[1])
-    return pairs
-
-
 def show(found: Plan, lines: list[str]) -> None:
     """The ranking as a table."""
     from rich.console import Console
@@ -217,19 +250,17 @@ def show(found: Plan, lines: list[str]) -> None:
 
     from hubbub.plan.overview import MEANINGS
 
-    console = Console()
-    table = Table(title=found.title(), title_justify="left")
+    tell(found.title())
+    table = Table(show_edge=False, pad_edge=False)  # so that seven columns fit
     table.add_column("mechanism", no_wrap=True)
-    for name in ("error per key", "largest error", "detectable", "bytes", "hashes"):
-        table.add_column(name, justify="right")
-    table.add_column("state", justify="right")
+    for name in ("error", "largest", "detectable", "bytes", "hashes", "state"):
+        table.add_column(name, justify="right", no_wrap=True)
     for option in found.suitable:
         numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
         table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
-    console.print(table)
-    console.print(MEANINGS)
-    for line in [*found.closing("--best"), *lines]:
-        console.print(line, markup=False)
+    Console().print(table)
+    for line in [MEANINGS, *found.closing("--best"), *lines]:
+        tell(line)
 
 
 def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option]) -> None:

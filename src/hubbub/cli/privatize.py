@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, table_options
+
+if TYPE_CHECKING:
+    from hubbub.tables.sources import TextForm
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="hubbub privatize visits.csv task.toml --user user --key page -o new.reports",
+)
 @click.argument("table", type=EXISTING)
 @click.argument("task", type=EXISTING)
 @click.option("--user", required=True, help="Column that says whose row it is.")
@@ -20,14 +27,24 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
 @click.option(
     "-o", "--output", type=OUTPUT, required=True, help="Reports file to write; or Parquet, if it ends so."
 )
+@table_options
 @json_option
 def command(
-    *, table: Path, task: Path, user: str, key: str, value: str | None, output: Path, as_json: bool
+    *,
+    table: Path,
+    task: Path,
+    user: str,
+    key: str,
+    value: str | None,
+    output: Path,
+    form: TextForm,
+    as_json: bool,
 ) -> None:
     """Turn a table of records into private reports.
 
-    Coins come from the operating system. Whoever runs this sees the table; on real devices use
-    hubbub.Client instead.
+    TABLE is a .csv or .tsv file (also .gz), a .parquet or .npz file, or - for CSV on standard input. The secret
+    randomness comes from the operating system. Whoever runs this sees the table; on real devices use hubbub.Client
+    instead.
     """
     from hubbub.calls.run import privatize
     from hubbub.cli._cost import announce_cost
@@ -35,6 +52,7 @@ def command(
     from hubbub.primitives.errors import optional
     from hubbub.protocol.files import REPORTS
     from hubbub.protocol.task import Task
+    from hubbub.tables.sources import Source
 
     def watch(step: str, total: int, task: Task) -> AbstractContextManager[Callable[[int], None]]:
         announce_cost(task, total)
@@ -45,7 +63,7 @@ def command(
     else:
         check_ending(output, REPORTS)
     loaded = Task.load(task)
-    reports = privatize(table, loaded, user, key, value, watch=watch)
+    reports = privatize(Source(table, form), loaded, user, key, value, watch=watch)
     reports.save(output)
     summary, guarantee = reports.summary, reports.guarantee
     data = {

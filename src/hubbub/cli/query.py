@@ -1,4 +1,4 @@
-"""`hubbub query`: ask a release for keys."""
+"""`hubbub query`: estimates of keys from a release."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, Command, json_option, say, tell
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub query counts.hub apple pear")
 @click.argument("release", type=EXISTING)
 @click.argument("keys", nargs=-1)
-@click.option("--keys", "keys_file", type=EXISTING, help="File with one key per line.")
+@click.option("--keys-from", type=EXISTING, help="File with one key per line.")
 @click.option(
     "--all", "all_keys", is_flag=True, help="All keys of the list that the release was declared for."
 )
@@ -26,29 +26,32 @@ def command(
     *,
     release: Path,
     keys: tuple[str, ...],
-    keys_file: Path | None,
+    keys_from: Path | None,
     all_keys: bool,
     estimator: str | None,
     as_json: bool,
 ) -> None:
-    """Estimates with 95 % intervals for KEYS from the file RELEASE, in the order asked."""
-    if bool(keys) + (keys_file is not None) + all_keys != 1:
-        raise click.UsageError("Name keys, or a file of keys with --keys, or ask for --all.")
+    """Query a release: estimates with 95% intervals for KEYS.
+
+    They are in the order of KEYS.
+    """
+    if bool(keys) + (keys_from is not None) + all_keys != 1:
+        raise click.UsageError("Name keys, or a file of keys with --keys-from, or ask for --all.")
     from hubbub.release.artifact import Release
     from hubbub.tables.counts import read_keys
 
     opened = Release.open(release)
-    asked = read_keys(keys_file) if keys_file is not None else list(keys)
+    asked = read_keys(keys_from) if keys_from is not None else list(keys)
     answers = opened.query(None if all_keys else asked, estimator=estimator)  # type: ignore[arg-type]
     guarantee = opened.guarantee()
 
-    def tell() -> None:
+    def show() -> None:
         click.echo(f"{'value':>12}{'low':>12}{'high':>12}  {'from':<8}  key")
         for row in answers.rows():
             click.echo(
                 f"{row['value']:>12.6g}{row['low']:>12.6g}{row['high']:>12.6g}  {row['source']:<8}  {row['key']}"
             )
-        click.echo(f"{guarantee.short()}; estimator {answers.estimator}; 95 % intervals.", err=True)
+        tell(f"{guarantee.short()}; estimator {answers.estimator}; 95% intervals.", err=True)
 
     data = {
         "answers": list(answers.rows()) if as_json else [],
@@ -56,4 +59,4 @@ def command(
         "estimator": answers.estimator,
         "guarantee": guarantee.as_dict(),
     }
-    say(as_json, data, tell)
+    say(as_json, data, show)

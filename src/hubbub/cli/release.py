@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, table_options, tell
 
 if TYPE_CHECKING:
     from hubbub.release.publisher import Published
+    from hubbub.tables.sources import TextForm
 
 _ALGORITHMS = (
     "laplace",
@@ -25,7 +26,10 @@ _ALGORITHMS = (
 )
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="hubbub release counts.csv --key word --count count --epsilon 1 -o words.hub",
+)
 @click.argument("table", type=EXISTING)
 @click.option("--key", required=True, help="Column with the keys.")
 @click.option("--count", help="Column with counts (whole numbers).")
@@ -50,7 +54,12 @@ _ALGORITHMS = (
 @click.option("--max-nonzero", type=int, help="Public bound on the number of keys.")
 @click.option("--max-value", type=float, help="Public bound on a value; larger ones are clipped.")
 @click.option("--max-sum", type=float, help="Public bound on the sum of all values.")
-@click.option("--algorithm", type=click.Choice(_ALGORITHMS), help="Use this one instead of the planned one.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(_ALGORITHMS),
+    metavar="NAME",
+    help=f"Use this one instead of the planned one: {', '.join(_ALGORITHMS)}.",
+)
 @click.option(
     "--estimator",
     type=click.Choice(["argmax", "difference", "median", "mean"]),
@@ -59,6 +68,7 @@ _ALGORITHMS = (
     help="How the file answers unless asked otherwise; median and mean assume all values equally likely.",
 )
 @click.option("-o", "--output", type=OUTPUT, required=True, help="The file to write.")
+@table_options
 @json_option
 def command(
     *,
@@ -69,10 +79,13 @@ def command(
     user: str | None,
     vocabulary: Path | None,
     output: Path,
+    form: TextForm,
     as_json: bool,
     **goal: Any,
 ) -> None:
-    """Publish a private file of sparse counts from the CSV file TABLE.
+    """Publish a private file of sparse counts.
+
+    TABLE is a .csv or .tsv file (also .gz), or - for CSV on standard input.
 
     Without --user, epsilon protects one unit of value, whoever is behind it: one row of somebody who has
     many. With --user it protects the person: all rows of one user. A user then counts once for a key, or with
@@ -97,15 +110,16 @@ def command(
     from hubbub.release.artifact import RELEASE
     from hubbub.release.publisher import STAGES, build, make_goal
     from hubbub.tables.counts import read_table, read_vocabulary
+    from hubbub.tables.sources import Source
 
     check_ending(output, RELEASE)
     kind: Any = "counts" if value is None else "reals"
     listed = None if vocabulary is None else tuple(read_vocabulary(vocabulary))
     wanted = make_goal(kind=kind, vocabulary=listed, **goal)
     names = [name for name in (user, key, column) if name is not None]
-    size = table.stat().st_size if table.is_file() else 0
-    with progress("Reading", size, as_json) as tick:
-        columns = read_table(table, names, "none" if column is None else kind, tick)
+    source = Source(table, form)
+    with progress("Reading", source.size, as_json) as tick:
+        columns = read_table(source, names, "none" if column is None else kind, tick)
     with progress("Releasing", STAGES, as_json) as tick:
         published = build(columns, wanted, tick)
         written = published.release.save(output)
@@ -126,7 +140,7 @@ def _tell(published: Published, output: Path, written: int) -> None:
     if sizes:
         entries = "" if sizes.nonzero is None else f" and at most {sizes.nonzero:,.0f} entries"
         spent = sizes.epsilon * float(users.reach if users else 1)
-        click.echo(
+        tell(
             f"Bounds: none given, so epsilon = {spent:.4g} of the budget estimated a sum of at most "
             f"{sizes.total:,.0f}{entries} (released with the file)."
         )
@@ -141,12 +155,12 @@ def _tell(published: Published, output: Path, written: int) -> None:
             f"{row.large:>10.3g}{row.worst:>12.3g}"
         )
     for name, why in plan.unsuitable.items():
-        click.echo(f"  {name:<14}{why}")
-    click.echo(
+        tell(f"  {name:<14}{why}")
+    tell(
         f"Queries read about {plan.chosen.reads} cells, roughly {plan.chosen.microseconds:.1f} microseconds "
         "a key in batches."
     )
-    click.echo(f"Wrote {output}: {written:,} bytes. {published.release.guarantee().words()}")
+    tell(f"Wrote {output}: {written:,} bytes. {published.release.guarantee().words()}")
 
 
 def _tell_holder(published: Published) -> None:

@@ -6,20 +6,18 @@ from pathlib import Path
 
 import click
 
-from hubbub.cli._common import json_option, progress, say
+from hubbub.cli._common import FOLDER, Command, json_option, progress, say
 from hubbub.primitives.errors import Refused
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub reproduce --list")
 @click.argument("names", nargs=-1)
 @click.option("--list", "listing", is_flag=True, help="List what can be run.")
 @click.option("--quick/--full", default=True, show_default=True, help="Fewer repetitions, or all.")
-@click.option(
-    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), default="out", show_default=True
-)
+@click.option("-o", "--output", type=FOLDER, default="out", show_default=True, help="Folder to write to.")
 @click.option(
     "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder with the data sets, for tables on real data.",
 )
 @click.option("--workers", type=click.IntRange(0), default=0, help="Processes; left out: one per core.")
@@ -34,7 +32,9 @@ def command(
     workers: int,
     as_json: bool,
 ) -> None:
-    """Run published figures and tables again: CSV, picture and a page that sets our numbers beside theirs.
+    """Run published figures and tables again.
+
+    Each gives a CSV file, a picture, and a page that sets our numbers beside the published ones.
 
     An interrupted run goes on where it was when started again with the same output folder.
     """
@@ -56,6 +56,8 @@ def command(
     for name in names:
         if name not in known:
             raise Refused(f"There is nothing called {name!r}; known are {', '.join(known)}.")
+    if data is not None and not data.exists():
+        raise Refused(f"{data} does not exist.")
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

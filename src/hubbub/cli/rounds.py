@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say
 
 
-@click.command()
+@click.command(
+    cls=Command, example="hubbub rounds rounds.json --add task.toml --reports 10000 --method basic"
+)
 @click.argument("ledger", type=OUTPUT)
 @click.option("--add", "task", type=EXISTING, help="Add a round of this task file first.")
 @click.option("--reports", type=int, help="With --add: reports in its smallest crowd.")
@@ -28,7 +30,7 @@ from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
 def command(
     *, ledger: Path, task: Path | None, reports: int | None, delta: float, method: Any, as_json: bool
 ) -> None:
-    """Show a ledger of shuffled rounds, and what they promise together.
+    """Show shuffled rounds and their guarantee together.
 
     A round is one period of a task, and all reports of a person in it count. If the last one has a period, what a
     month and a year of rounds like it promise is shown, too.

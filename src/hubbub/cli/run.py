@@ -10,14 +10,28 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import (
+    ESTIMATES,
+    EXISTING,
+    Command,
+    json_option,
+    progress,
+    say,
+    table_options,
+    tell,
+    verbose_option,
+)
 from hubbub.cli._tasks import span_of, task_options, wish_fields
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
+    from hubbub.tables.sources import TextForm
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="hubbub run visits.csv --user user --key page --epsilon 2 --max-entries 4",
+)
 @click.argument("table", type=EXISTING)
 @click.option("--user", required=True, help="Column that says whose row it is.")
 @click.option("--key", required=True, help="Column with the key.")
@@ -30,7 +44,9 @@ if TYPE_CHECKING:
     "--correct", is_flag=True, help="Correct for entries that were dropped (needs --count-lengths)."
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
-@click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
+@table_options
+@verbose_option
 @json_option
 def command(
     *,
@@ -44,18 +60,22 @@ def command(
     correct: bool,
     top: int,
     output: Path | None,
+    form: TextForm,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """The whole way from a table to private estimates.
+    """Go the whole way from a table to private estimates.
 
-    Every record is privatized, packed, aggregated and estimated, as devices and a server would. Without
+    TABLE is a .csv or .tsv file (also .gz), a .parquet or .npz file, or - for CSV on standard input. Every record is
+    privatized, packed, aggregated and estimated, as devices and a server would. Without
     --vocabulary the keys that occur in the table are taken as publicly known. Whoever runs this sees the table: it is
-    for trying out, and for holders of tables who pass on estimates only.
+    for trying out, and for data owners who pass on estimates only.
     """
     from hubbub.calls.run import run
     from hubbub.cli._cost import announce_cost
-    from hubbub.cli._show import describe_task, show_estimate, show_warnings, task_facts
+    from hubbub.cli._show import describe_task, show_estimate, show_warnings, shown, task_facts
+    from hubbub.tables.sources import Source
 
     def watch(step: str, total: int, task: Task) -> AbstractContextManager[Callable[[int], None]]:
         if step == "privatizing":
@@ -67,7 +87,7 @@ def command(
         del wished["users"]
     text = options["value_range"]
     result = run(
-        table,
+        Source(table, form),
         user,
         key,
         value,
@@ -87,8 +107,8 @@ def command(
 
     def show() -> None:
         show_warnings(result)
-        click.echo(describe_task(task, promise=False))
-        click.echo(f"input      {summary.words()}")
+        tell(describe_task(task, promise=False, verbose=verbose))
+        tell(f"input      {summary.words()}")
         click.echo()
         show_estimate(result, top)
         if output is not None:
@@ -98,7 +118,7 @@ def command(
         **result.about(),
         **task_facts(task),
         "summary": summary.as_dict(),
-        "estimates": result.top(top).rows(),
+        **shown(result, top),
         "file": str(output) if output else None,
         "guarantee": result.guarantee.as_dict(),
     }

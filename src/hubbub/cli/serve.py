@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say, settings_option
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, settings_option, tell
 from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
     from hubbub.collect.tokens import Tokens
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub serve task.toml --store sqlite:///hubbub.db --port 0")
 @click.argument("tasks", type=EXISTING, nargs=-1)
 @click.option(
     "--store",
@@ -32,10 +32,16 @@ if TYPE_CHECKING:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one."
 )
-@click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="More than one needs PostgreSQL.",
+)
 @click.option(
     "--first-tokens",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT,
     envvar="HUBBUB_FIRST_TOKENS",
     help="Write the tokens that are made for a fresh store to this new file, which only its owner can read, and do not "
     "show them [env: HUBBUB_FIRST_TOKENS; default: hubbub-tokens.json unless this is a terminal].",
@@ -57,7 +63,7 @@ def command(
     demo: bool,
     as_json: bool,
 ) -> None:
-    """Collect reports over HTTP and show estimates on a dashboard.
+    """Collect reports over HTTP; show estimates on a dashboard.
 
     On a fresh store it makes an upload token for devices and an analyst token for you, and shows them once on a
     terminal or with --json; what is written elsewhere may be kept as a log, so there they go to a file.
@@ -111,8 +117,8 @@ def command(
 
 def _show_settings(rows: dict[str, dict[str, Any]]) -> None:
     for name, row in rows.items():
-        click.echo(f"{name:<18} {row['value']!s:>12}  {row['meaning']} [{row['source']}]")
-    click.echo("Set them in a TOML file (--settings) or as HUBBUB_NAME; a change needs a restart.")
+        tell(f"{name:<20}  {row['value']} [{row['source']}]\n  {row['meaning']}")
+    tell("Set them in a TOML file (--settings) or as HUBBUB_NAME; a change needs a restart.")
 
 
 def _first_tokens(tokens: Tokens, path: Path | None) -> tuple[dict[str, str], str | None]:
@@ -157,7 +163,7 @@ def _show(data: dict[str, Any]) -> None:
         click.echo(f"dashboard  {data['address']}/login#{data['tokens']['analyst']}")
     else:
         if data["tokens_file"]:
-            click.echo(
+            tell(
                 f"tokens     in {data['tokens_file']}, which only its owner can read; hubbub token makes more"
             )
         click.echo(f"dashboard  {data['address']}/")

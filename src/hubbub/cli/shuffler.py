@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say, settings_option
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, settings_option
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="""
+    hubbub shuffler task.toml --collector http://127.0.0.1:8000 \\
+      --token SHUFFLER-TOKEN --upload-token UPLOAD-TOKEN --port 0
+    """,
+)
 @click.argument("tasks", type=EXISTING, nargs=-1, required=True)
 @click.option("--collector", required=True, metavar="URL", help="Where mixed crowds go.")
 @click.option(
@@ -40,13 +46,15 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--store",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OUTPUT,
     default="shuffler.db",
     show_default=True,
     help="Where sealed reports wait.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", type=click.IntRange(0, 65535), default=8701, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8701, show_default=True, help="0: any free one."
+)
 @settings_option
 @json_option
 def command(
@@ -62,7 +70,7 @@ def command(
     settings: Path | None,
     as_json: bool,
 ) -> None:
-    """Mix sealed reports in crowds and pass them on, without being able to read them.
+    """Mix sealed reports and pass them on, unread.
 
     Devices seal reports for the collector's public key and send them here. Run it where the collector's people
     have no access: the two together could tell whose report is whose.

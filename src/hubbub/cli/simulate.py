@@ -5,27 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, progress, say
+from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, progress, say, table_options, tell
+
+if TYPE_CHECKING:
+    from hubbub.calls.outcome import Outcome
+    from hubbub.tables.sources import TextForm
 
 
-@click.command()
+@click.command(cls=Command, example="hubbub simulate task.toml --like visits.csv --user user --key page")
 @click.argument("task", type=EXISTING)
 @click.option("--like", type=EXISTING, required=True, help="Table of records that a crowd could have.")
 @click.option("--user", required=True, help="Column that says whose row it is.")
 @click.option("--key", required=True, help="Column with the key.")
 @click.option("--value", help="Column with the value; left out: sets.")
-@click.option("--estimate", "quantity", type=click.Choice(["frequency", "mean", "conditional"]))
+@click.option(
+    "--estimate",
+    "quantity",
+    type=click.Choice(["frequency", "mean", "conditional"]),
+    help="What to estimate [default: what the mechanism offers first].",
+)
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--correct", is_flag=True, help="Correct for entries that were dropped (count_lengths).")
 @click.option(
-    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Repeatable and INSECURE coins."
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the noise: repeatable, INSECURE."
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
-@click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv, .json or .parquet.")
+@click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
+@table_options
 @json_option
 def command(
     *,
@@ -40,23 +50,25 @@ def command(
     seed: int,
     top: int,
     output: Path | None,
+    form: TextForm,
     as_json: bool,
 ) -> None:
-    """What would have been learned: truth against estimate on a table, with a task's mechanism.
+    """Compare estimates with the truth on a table, before collecting.
 
-    The coins are seeded: nothing that comes out of this is private.
+    The records of the table (CSV, Parquet or NPZ; - is CSV on standard input) are privatized with a task's mechanism
+    and estimated. The randomness is seeded: nothing that comes out of this is private.
     """
     from hubbub.calls.outcome import simulate
     from hubbub.cli._cost import announce_cost
-    from hubbub.cli._show import show_warnings
     from hubbub.protocol.task import Task
+    from hubbub.tables.sources import Source
 
     def watch(step: str, total: int, task: Task) -> AbstractContextManager[Callable[[int], None]]:
         announce_cost(task, total // 2)
         return progress(step, total, as_json)
 
     outcome = simulate(
-        like,
+        Source(like, form),
         Task.load(task),
         user,
         key,
@@ -71,26 +83,6 @@ def command(
     if output is not None:
         found.save(output)
     rows = outcome.rows(top)
-
-    def show() -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        console = Console()
-        show_warnings(found)
-        shown = Table(title=f"{found.quantity}: truth against estimate (simulated)", title_justify="left")
-        for column in ("key", "truth", "estimate", f"{100 * interval:g}% interval", ""):
-            shown.add_column(column, justify="right")
-        for row in rows:
-            true = "-" if row["truth"] is None else f"{row['truth']:.4f}"
-            span = f"{row['low']:.4f} .. {row['high']:.4f}"
-            shown.add_row(row["key"], true, f"{row['value']:.4f}", span, "hit" if row["inside"] else "miss")
-        console.print(shown)
-        console.print(summary.words(), markup=False)
-        for line in outcome.closing():
-            console.print(line)
-        console.print(found.guarantee.words(), markup=False)
-
     data = {
         **found.about(),
         "coverage": outcome.coverage,
@@ -98,5 +90,31 @@ def command(
         "root_mean_square_error": outcome.rms,
         "summary": summary.as_dict(),
         "estimates": rows,
+        "shown": len(rows),
+        "total": len(found),
     }
-    say(as_json, data, show)
+    say(as_json, data, lambda: _show(outcome, rows))
+
+
+def _show(outcome: Outcome, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from hubbub.cli._show import show_warnings
+
+    found = outcome.estimate
+    show_warnings(found)
+    shown = Table(title=f"{found.quantity}: truth against estimate (simulated)", title_justify="left")
+    shown.add_column("key", overflow="fold")
+    for column in ("truth", "estimate", f"{100 * found.level:g}% interval", ""):
+        shown.add_column(column, justify="right")
+    for row in rows:
+        true = "-" if row["truth"] is None else f"{row['truth']:.4f}"
+        span = f"{row['low']:.4f} .. {row['high']:.4f}"
+        shown.add_row(Text(row["key"]), true, f"{row['value']:.4f}", span, "hit" if row["inside"] else "miss")
+    Console().print(shown)
+    if len(found) > len(rows):
+        tell(f"{len(found) - len(rows):,} more keys.")
+    for line in (outcome.summary.words(), *outcome.closing(), found.guarantee.words()):
+        tell(line)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, Group, json_option, say
 
 _store_option = click.option(
     "--store",
@@ -20,15 +20,15 @@ _store_option = click.option(
 _days = click.IntRange(min=1)
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Back up, restore, check and tidy the store of a collection service."""
+    """Back up, restore, check and tidy a service's store."""
     from hubbub.primitives.errors import optional
 
     optional("sqlalchemy", "serve")
 
 
-@command.command()
+@command.command(example="hubbub store backup copy.backup --store sqlite:///hubbub.db")
 @click.argument("target", type=OUTPUT)
 @_store_option
 @json_option
@@ -44,7 +44,7 @@ def backup(*, target: Path, store: str, as_json: bool) -> None:
     say(as_json, {"backup": str(target), **found}, lambda: _show(f"{target} is a sound backup", found))
 
 
-@command.command()
+@command.command(example="hubbub store restore monday.backup --store sqlite:///restored.db")
 @click.argument("source", type=EXISTING)
 @_store_option
 @json_option
@@ -56,7 +56,7 @@ def restore(*, source: Path, store: str, as_json: bool) -> None:
     say(as_json, {"restored": str(source), **found}, lambda: _show(f"{source} is restored", found))
 
 
-@command.command()
+@command.command(example="hubbub store check --store sqlite:///hubbub.db")
 @_store_option
 @json_option
 def check(*, store: str, as_json: bool) -> None:
@@ -70,7 +70,7 @@ def check(*, store: str, as_json: bool) -> None:
     say(as_json, found.facts(), lambda: _show("the store is sound", found.facts()))
 
 
-@command.command()
+@command.command(example="hubbub store purge --reports 30 --ids 90 --store sqlite:///hubbub.db")
 @click.option("--task", "chosen", multiple=True, help="Digest of a task; all tasks if none is named.")
 @click.option("--reports", type=_days, metavar="DAYS", help="Drop reports older than this; the state stays.")
 @click.option(
@@ -111,6 +111,8 @@ def purge(
             rows.append({"task": task, **purge_task(opened, task, Horizons(reports, ids, states), now)})
 
     def show() -> None:
+        if not rows:
+            click.echo("There is no task in this store, and nothing to forget.")
         for row in rows:
             click.echo(
                 f"{row['task']}  {row['reports']:,} reports, {row['ids']:,} ids and {row['states']:,} states dropped"

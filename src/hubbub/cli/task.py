@@ -7,18 +7,25 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, Group, json_option, say, verbose_option
 from hubbub.cli._tasks import build_task, key_space, task_options
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Make or show a task: what is collected, how, and with what guarantee."""
+    """Make or show a task: what is collected, and how."""
 
 
-@command.command()
+@command.command(
+    example="""
+    hubbub task new --name visits --vocabulary pages.txt --epsilon 1 \\
+      --max-entries 4 -o task.toml
+    """
+)
 @click.option("--name", required=True, help="What is collected, in a few words.")
-@click.option("--keys", "size", type=int, help="Closed vocabulary: keys are 0 .. N - 1.")
+@click.option(
+    "--keys", "size", type=int, metavar="N", help="How many keys there are: 0 .. N - 1 (closed vocabulary)."
+)
 @click.option("--vocabulary", type=EXISTING, help="Closed vocabulary: a text file, one key per line.")
 @click.option(
     "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
@@ -26,12 +33,23 @@ def command() -> None:
 @click.option("--values/--sets", "has_values", default=None, help="Values per key, or sets of keys.")
 @click.option("--cohorts", type=int, default=1, show_default=True, help="Independent code maps.")
 @click.option(
-    "--period", type=click.Choice(["once", "day", "week", "month"]), default="once", show_default=True
+    "--period",
+    type=click.Choice(["once", "day", "week", "month"]),
+    default="once",
+    show_default=True,
+    help="How often devices report.",
 )
-@click.option("--reports-per-period", type=click.IntRange(1), default=1, show_default=True)
+@click.option(
+    "--reports-per-period",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Fresh reports that a device may make in a period.",
+)
 @click.option("--minimum-reports", type=int, default=0, help="Withhold estimates below this many reports.")
 @task_options
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
+@verbose_option
 @json_option
 def new(
     *,
@@ -45,6 +63,7 @@ def new(
     reports_per_period: int,
     minimum_reports: int,
     output: Path,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -59,16 +78,21 @@ def new(
     rules = {"period": period, "reports_per_period": reports_per_period, "minimum_reports": minimum_reports}
     task = Task.parse({**{name: getattr(task, name) for name in Task.model_fields}, **rules})
     task.save(output)
-    say(as_json, {**task_facts(task), "file": str(output)}, f"{describe_task(task)}\nwritten to {output}")
+    say(
+        as_json,
+        {**task_facts(task), "file": str(output)},
+        f"{describe_task(task, verbose=verbose)}\nwritten to {output}",
+    )
 
 
-@command.command()
+@command.command(example="hubbub task show task.toml --verbose")
 @click.argument("path", type=EXISTING)
+@verbose_option
 @json_option
-def show(*, path: Path, as_json: bool) -> None:
+def show(*, path: Path, verbose: bool, as_json: bool) -> None:
     """Say what a task file describes."""
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.protocol.task import Task
 
     task = Task.load(path)
-    say(as_json, task_facts(task), describe_task(task))
+    say(as_json, task_facts(task), describe_task(task, verbose=verbose))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, json_option, say
+from hubbub.cli._common import EXISTING, Group, json_option, say
 
 if TYPE_CHECKING:
     from hubbub.collect.tokens import TokenFacts, Tokens
@@ -25,12 +25,12 @@ store_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
-    """Make, list and revoke the tokens of a collection service."""
+    """Make, list and revoke a service's access tokens."""
 
 
-@command.command()
+@command.command(example="hubbub token new analyst --label 'Ada' --store sqlite:///hubbub.db")
 @click.argument("role", type=click.Choice(["upload", "analyst", "admin", "shuffler"]))
 @click.option("--label", default="", help="Whom or what the token is for.")
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Refuse it after so many days.")
@@ -58,7 +58,7 @@ def new(
     say(as_json, {**_row(facts), "token": token}, text)
 
 
-@command.command(name="list")
+@command.command(name="list", example="hubbub token list --store sqlite:///hubbub.db")
 @store_option
 @json_option
 def list_tokens(*, store: str, as_json: bool) -> None:
@@ -77,7 +77,7 @@ def list_tokens(*, store: str, as_json: bool) -> None:
     say(as_json, {"tokens": rows}, show)
 
 
-@command.command()
+@command.command(example="hubbub token revoke 1 --store sqlite:///hubbub.db")
 @click.argument("number", type=int)
 @store_option
 @json_option

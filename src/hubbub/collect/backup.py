@@ -34,7 +34,7 @@ from hubbub.collect.integrity import damaged_pages
 from hubbub.collect.segments import Damaged, lot_in
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import tokens
-from hubbub.primitives.envelope import unseal
+from hubbub.primitives.envelope import refuse_ending, unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import STATE
 
@@ -48,6 +48,7 @@ _AT_ONCE = 500
 
 def back_up(url: str, target: Path) -> dict[str, Any]:
     """Copy a store into a new file, and check the copy; it is on disk, and for its owner's eyes only."""
+    refuse_ending(target, "a backup", ".db")
     with closing(Store(url, create=False)) as store, _fresh_file(target):
         with _sentences():
             if store.embedded:

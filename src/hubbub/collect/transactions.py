@@ -102,7 +102,7 @@ class Database:
     # Whether it is still the store that was opened
 
     def look(self) -> None:
-        """Raise `Unavailable`, now and from now on, if the store's files were exchanged, removed or cut short."""
+        """Raise `Unavailable`, now and from now on, if the store's files were replaced, removed or cut short."""
         if self._files is not None and not self.damage:
             self.damage = self._files.trouble()
         if self.damage:
@@ -131,7 +131,7 @@ class Database:
     def compare_generation(self, found: bytes | None) -> None:
         """Raise `Unavailable`, now and from now on, if the store says that it is another one."""
         if found is None or bytes(found) != self._generation:
-            self.damage = "the store was exchanged for another one: restart the service"
+            self.damage = "the store was replaced by another one: restart the service"
             raise Unavailable(self.damage)
 
     # Small things

@@ -7,7 +7,7 @@ their score is the load, or side * load. The K candidates with the highest score
 at random. A favoured candidate has weight W, any other V: report one by weight, with its seed.
 
 Contains Hadamard response (one bucket, many seeds), and has Collision and CoCo beaten because the favoured
-set has a fixed size, so nothing is lost where entries meet in a bucket.
+set has a fixed size, so nothing is lost where entries collide in a bucket.
 """
 
 from __future__ import annotations

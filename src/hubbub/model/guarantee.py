@@ -21,12 +21,20 @@ _LOCAL = {
     "reports": "Noise was added where the reports were made: if that was on the devices, nobody has to be trusted",
     "table": "It holds for the reports and what follows from them. Whoever ran this has read the table and is trusted "
     "with it; what is said about the table itself is exact",
-    "simulated": "That would be so with secret coins. These were seeded: nothing here is private",
+    "simulated": "That would hold with secret randomness. Here it is seeded: nothing here is private",
 }
 _WHO = {
     "shuffled": "Reports pass through a shuffler that mixes them and must not collude with the collector",
-    "central": "The holder of the data adds the noise and is trusted with it",
+    "central": "The data owner adds the noise and is trusted with the data",
 }
+
+
+def _factor(epsilon: float) -> str:
+    """exp(epsilon) as people write it; a year of daily reports is easily beyond what a double can hold."""
+    if epsilon > 14:
+        return f"exp({epsilon:.6g})"
+    size = math.exp(epsilon)
+    return f"{size:.4g}" if size < 1000 else f"{size:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Guarantee:
     that takes another's place differs at two, which costs twice epsilon.
     unit "l1": two records whose values differ by at most `distance` in total are.
 
-    Of a table that one holder has (central model):
+    Of a table that one data owner has (central model):
     unit "value": two tables that differ by one unit of value are, whoever is behind it (event level).
     unit "user": two tables are of which one has all rows of one user more (user level, add or remove).
     """
@@ -64,21 +72,18 @@ class Guarantee:
     def words(self) -> str:
         """The guarantee as sentences for somebody who has to sign it off."""
         what = {
-            "record": "anybody's whole record is exchanged for any other",
-            "entry": "one entry of anybody's record is added, removed or given another value (another key instead "
-            "of one of theirs counts as two such changes)",
-            "l1": f"anybody's record is changed by at most {self.distance or 0:g} in total (l1 distance)",
-            "value": "one unit of value is added to the table or taken from it",
-            "user": "all rows of one user are added to the table or taken from it",
+            "record": "one person's record were replaced by any other",
+            "entry": "one entry of one person's record were added, removed or given another value (replacing a key by "
+            "another counts as two such changes)",
+            "l1": f"one person's record were changed by at most {self.distance or 0:g} in total (l1 distance)",
+            "value": "one unit of value were added to the table or removed from it",
+            "user": "all rows of one user were added to the table or removed from it",
         }[self.unit]
-        # A year of daily reports is easily beyond what a double can hold.
-        size = f"{math.exp(self.epsilon):.4g}" if self.epsilon < 700 else f"exp({self.epsilon:.6g})"
-        factor = f"a factor of {size}"
-        slip = f", except with probability {self.delta:.3g}" if self.delta else ""
+        slip = f", plus {self.delta:.3g}" if self.delta else ""
         who = _LOCAL[self.noise] if self.model == "local" else _WHO[self.model]
         text = (
-            f"{self.short()}: when {what}, the probability of anything that is then seen "
-            f"changes by at most {factor}{slip}. {who}."
+            f"{self.short()}: if {what}, the probability of any outcome would change by at most a factor of "
+            f"{_factor(self.epsilon)}{slip}. {who}."
         )
         return f"{text} {self.note}" if self.note else text
 

@@ -6,7 +6,7 @@ number of `bits` bits, and its public *sign*. Codes are public and deterministic
 walsh family rests on them.
 
 - closed: a permutation of the code space, so no two keys share a code.
-- folded: hashed into at most 30 bits; keys that meet in one code are summed, `alias_odds` says how likely.
+- folded: hashed into at most 30 bits; keys that collide in one code are summed, `alias_odds` says how likely.
 - wide: 64-bit codes; no aliasing, no table of all keys, estimates are made key by key.
 
 Cohorts are independent code maps, one per value of (seed mod cohorts): they average out the accident

@@ -18,7 +18,7 @@ from hubbub.protocol.task import Task
 Trust = Literal["local", "shuffled"]
 
 ERRORS = (
-    "error: standard error of a rare key; largest: median of the worst over all keys; detectable: smallest "
+    "error: standard error of a rare key; largest: median of the largest error of all keys; detectable: smallest "
     "true value that stands out from zero among all keys (95%)"
 )
 MEANINGS = f"{ERRORS}; hashes: per report on the device; state: what the server holds."

@@ -23,7 +23,7 @@ import numpy as np
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.arrays import Floats
-from hubbub.primitives.envelope import read_file, write_atomic
+from hubbub.primitives.envelope import read_file, refuse_ending, write_atomic
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.messages import PoissonCrowd
 from hubbub.privacy.shuffle import (
@@ -218,5 +218,6 @@ def _round(item: dict[str, Any]) -> Round:
 
 def write_rounds(path: str | Path, rounds: Sequence[Round]) -> None:
     """Write a ledger file, whole or not at all."""
+    refuse_ending(path, "a ledger of rounds", ".json")
     data = {"format": 1, "rounds": [asdict(one) for one in rounds]}
     write_atomic(path, (json.dumps(data, indent=1) + "\n").encode())

@@ -9,7 +9,7 @@ interval: all n between the first and the last with f(n) >= max f - D. From the 
 with up-probability q, and its rise above f(height) has P(rise > D) = rho(q)^(D + 1), rho(q) = q / (1 - q)
 (Lemma 4.5); backwards from it the same with p. So the true height is outside with probability at most
 rho(p)^(D + 1) + rho(q)^(D + 1), and D is the smallest that makes this at most alpha. This holds for every
-true height; it takes the bits of other keys that a key meets for independent, which random hashing makes them.
+true height; it takes the bits of other keys that a key collides with for independent, which random hashing makes them.
 
 median, mean (opt-in): of the posterior over heights under a uniform prior. They are model-based: less
 error and less bias where values are spread out and the array is loaded, more where most are tiny. Their

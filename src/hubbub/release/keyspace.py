@@ -2,7 +2,7 @@
 
 Text keys have the coordinate SipHash-2-4(key) under the release's public salt, out of 2^64; keys that are
 whole numbers below a known size are their own coordinates; of a list that was declared beforehand, a key's
-coordinate is its place. Two texts that meet in one of 2^64 coordinates are summed, which keeps neighbours
+coordinate is its place. Two texts that collide in one of 2^64 coordinates are summed, which keeps neighbours
 neighbours. No guarantee rests on these hashes: they are public, as the list is.
 """
 
@@ -113,7 +113,7 @@ def hash_to(span: int, multipliers: UInt64s, words: UInt64s) -> UInt64s:
     """Universal hashing of words into 0 .. span - 1 (span at most 2^32), broadcasting.
 
     The top half of the product is scaled down to the span. A cell's share of the 2^32 tops differs from
-    1 / span by less than 2^-32, so two words meet with probability at most 2 / span + 2^-31.
+    1 / span by less than 2^-32, so two words collide with probability at most 2 / span + 2^-31.
     """
     product = multipliers * words
     product >>= np.uint64(32)

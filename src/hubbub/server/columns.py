@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
-from hubbub.primitives.errors import optional
+from hubbub.primitives.errors import Refused, optional
 
 #: Lines of a CSV file that are made at a time.
 _LINES = 1 << 16
+
+
+def table_kind(path: str | Path) -> str:
+    """The ending by which estimates are written; a name that ends otherwise is refused."""
+    kind = Path(path).suffix.lower()
+    if kind not in (".csv", ".json", ".parquet"):
+        raise Refused(f"{path}: write estimates to a name that ends in .csv, .json or .parquet.")
+    return kind
 
 
 def csv_bytes(columns: dict[str, list[Any]]) -> bytes:

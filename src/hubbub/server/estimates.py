@@ -18,7 +18,7 @@ from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell
 from hubbub.server.cases import Range
-from hubbub.server.columns import csv_bytes, parquet_bytes
+from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
 from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
 from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.quantities import of_messages, read_quantity
@@ -197,20 +197,18 @@ class Estimate:
 
     def save(self, path: str | Path) -> None:
         """Write .csv, .json or .parquet, by the name's ending."""
-        kind = Path(path).suffix.lower()
+        kind = table_kind(path)
         if kind == ".json":
             write_atomic(path, json.dumps({**self.about(), "estimates": self.rows()}, indent=1).encode())
         elif kind == ".csv":
             safe = {"key": [cell(key) for key in self.keys]}
             write_atomic(path, csv_bytes({**self.columns(), **safe, **self._about_columns()}))
-        elif kind == ".parquet":
+        else:
             table, pyarrow = self.to_arrow(), optional("pyarrow", "lake")
             for name, column in self._about_columns().items():
                 kind = pyarrow.type_for_alias(_ABOUT_TYPES[name])
                 table = table.append_column(name, [pyarrow.array(column, kind)])
             write_atomic(path, parquet_bytes(table))
-        else:
-            raise Refused(f"{path}: write estimates to a name that ends in .csv, .json or .parquet.")
 
     def __str__(self) -> str:
         """What stands out and what does not, warnings first."""

@@ -54,12 +54,12 @@ class Findings:
             verb = "stands" if self.count == 1 else "stand"
             return (
                 f"{self.count:,} of {_keys(self.candidates)} {verb} out from the noise when all are looked at "
-                f"together; with {reports:,} reports that takes {would}."
+                f"together; with {_counted(reports)} that takes {would}."
             )
         if math.isfinite(self.floor):
-            outlook = f"With {reports:,} reports, {would} would have stood out."
+            outlook = f"With {_counted(reports)}, {would} would have stood out."
         else:
-            outlook = f"With {reports:,} reports, not even a key that everybody has would have stood out."
+            outlook = f"With {_counted(reports)}, not even a key that everybody has would have stood out."
         none = (
             "the one key that was asked for cannot"
             if self.candidates == 1
@@ -72,6 +72,10 @@ class Findings:
     def as_dict(self) -> dict[str, Any]:
         """Plain data; JSON has no infinity."""
         return {**asdict(self), "floor": self.floor if math.isfinite(self.floor) else None}
+
+
+def _counted(reports: int) -> str:
+    return f"{reports:,} {'report' if reports == 1 else 'reports'}"
 
 
 def _keys(count: int) -> str:

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from hubbub.primitives.errors import Refused
+from hubbub.tables.csv_blocks import wrong_width
+from hubbub.tables.sources import Source, find_column
+
+Number = TypeVar("Number", int, float)
 
 #: A whole number further from 0 is read as this: what it is released as is bounded far below.
 _FURTHEST = (1 << 63) - 1
 
 
 def read_table(
-    path: str | Path,
+    path: str | Path | Source,
     names: Sequence[str],
     numbers: Literal["none", "counts", "reals"] = "counts",
     tick: Callable[[int], None] = lambda _: None,
 ) -> tuple[Any, ...]:
-    """The named columns of a CSV file with a header line, as lists of text; the last one as numbers, if it holds any.
+    """The named columns of a table with a header line, as lists of text; the last one as numbers, if it holds any.
 
     What is no number is refused with its line. `tick` is told how many bytes have been read, for a progress bar.
     """
     texts: list[list[str]] = [[] for _ in names[: len(names) - (numbers != "none")]]
     found: array[Any] = array("q" if numbers == "counts" else "d")
     parse: Callable[[str], float] = _whole if numbers == "counts" else _real
-    for line, row in _rows(path, tuple(names), tick):
+    source = Source.of(path)
+    for line, row in _rows(source, names, tick):
         if numbers != "none":
             try:
                 found.append(parse(row[-1]))
             except ValueError:
                 what = "whole number" if numbers == "counts" else "finite number"
                 raise Refused(
-                    f"{path}, line {line}: {row[-1]!r} in column {names[-1]!r} is not a {what}."
+                    f"{source}, line {line}: {row[-1]!r} in column {names[-1]!r} is not a {what}."
                 ) from None
         for column, cell in zip(texts, row, strict=False):
             column.append(cell)
@@ -67,40 +71,51 @@ def _real(text: str) -> float:
 
 
 def _rows(
-    path: str | Path, wanted: tuple[str, ...], tick: Callable[[int], None]
+    source: Source, wanted: Sequence[str], tick: Callable[[int], None]
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    try:
-        with Path(path).open("rb") as file:
-            reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
-            header = next(reader, None)
-            if header is None:
-                raise Refused(f"{path} is empty; a header line with column names is needed.")
-            for name in wanted:
-                if header.count(name) != 1:
-                    raise Refused(
-                        f"{path} has {'no' if name not in header else 'more than one'} column {name!r}; "
-                        f"its columns are {', '.join(map(repr, header))}."
-                    )
-            places = [header.index(name) for name in wanted]
-            seen = 0
-            for count, row in enumerate(reader, 1):
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise Refused(
-                        f"{path}, line {reader.line_num}: {len(row)} columns where the header has {len(header)}."
-                    )
-                yield reader.line_num, tuple(row[place] for place in places)
-                if count % 65536 == 0:
-                    position = file.tell()
-                    tick(position - seen)
-                    seen = position
-    except OSError as problem:
-        raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
-    except UnicodeDecodeError:
-        raise Refused(f"{path} is not UTF-8 text.") from None
-    except csv.Error as problem:
-        raise Refused(f"{path} is not a readable CSV file: {problem}.") from None
+    """The wanted cells of every row, and the row's line."""
+    if source.ending in (".parquet", ".npz"):
+        raise Refused(f"{source}: tables of counts are read from .csv and .tsv files, also .gz.")
+    with source.opened() as file:
+        rows = source.rows(file)
+        header = next(rows, (0, None))[1]
+        if header is None:
+            raise Refused(f"{source} is empty; a header line with column names is needed.")
+        places = [find_column(source, header, name) for name in wanted]
+        seen = 0
+        for count, (line, row) in enumerate(rows, 1):
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise wrong_width(source, line, len(row), len(header))
+            yield line, tuple(row[place] for place in places)
+            if count % 65536 == 0 and source.size is not None:
+                position = file.tell()
+                tick(position - seen)
+                seen = position
+
+
+def read_pairs(path: str | Path | Source, what: str, kind: Callable[[str], Number]) -> dict[Number, int]:
+    """Rows of a number and how many there are of it, after a header."""
+    pairs: dict[Number, int] = {}
+    source = Source.of(path)
+    pattern = re.compile(r"\s*([0-9]+)\s*" if kind is int else r"\s*([0-9]*\.?[0-9]+)\s*", re.ASCII)
+    with source.opened() as file:
+        rows = source.rows(file)
+        next(rows, None)
+        for line, row in rows:
+            if not "".join(row).strip():
+                continue
+            matches = (
+                len(row) == 2
+                and pattern.fullmatch(row[0])
+                and re.fullmatch(r"\s*[0-9]+\s*", row[1], re.ASCII)
+            )
+            if not matches or max(map(len, row)) > 20:
+                raise Refused(f"{source}, line {line}: {what} are expected, in two columns (--delimiter).")
+            number = kind(row[0])
+            pairs[number] = pairs.get(number, 0) + int(row[1])
+    return pairs
 
 
 def read_keys(path: str | Path) -> list[str]:

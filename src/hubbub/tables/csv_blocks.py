@@ -11,9 +11,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy as np
 from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused, optional
 from hubbub.tables.labels import arrow_available
+from hubbub.tables.sources import Source, find_column
 
 #: Bytes that are read at a time, and rows that the csv module reads at a time.
 _BLOCK, _ROWS = 1 << 24, 1 << 12
@@ -35,99 +35,107 @@ Chunk = tuple[list[Any], Floats | None]
 
 @dataclass
 class _Place:
-    """How far a file has been read: bytes, lines, and its header once that is known."""
+    """How far a table has been read: lines, its header once that is known, and bytes that nobody has used yet."""
 
-    offset: int = 0
     lines: int = 0
     header: list[str] | None = None
+    begun: bool = False
+    unused: bytes = b""
+
+
+class _Rest(io.RawIOBase):
+    """Bytes that were read already, and then the rest of a file: what is piped in cannot be read twice."""
+
+    def __init__(self, first: bytes, file: BinaryIO) -> None:
+        self._first, self._file = memoryview(first), file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._first[: len(buffer)] or self._file.read(len(buffer))
+        self._first = self._first[len(data) :]
+        buffer[: len(data)] = data
+        return len(data)
 
 
 @dataclass(frozen=True)
 class CsvFile:
-    """A file with a header line. `texts` names the columns of labels, `number` the column of numbers."""
+    """A table with a header line. `texts` names the columns of labels, `number` the column of numbers."""
 
-    path: Path
+    source: Source
     texts: list[str]
     number: str | None
-    find: Callable[[list[str], str], int]
 
     @property
     def delimiter(self) -> str:
-        return "\t" if self.path.suffix.lower() == ".tsv" else ","
+        return self.source.delimiter
 
     def chunks(self) -> Iterator[Chunk]:
         """All rows, in order."""
         place = _Place()
-        with self.path.open("rb") as file:
-            if arrow_available():
+        with self.source.opened() as file:
+            if arrow_available() and self.source.encoding == "UTF-8" and self.delimiter.isascii():
                 yield from self._by_arrow(file, place)
             yield from self._row_by_row(file, place)
 
     # Row by row
 
     def _row_by_row(self, file: BinaryIO, place: _Place) -> Iterator[Chunk]:
-        """The rest of the file, from the beginning of a row."""
-        file.seek(place.offset)
-        encoding = "utf-8" if place.offset else "utf-8-sig"
-        with io.TextIOWrapper(file, encoding, newline="") as text:
-            reader = csv.reader(text, delimiter=self.delimiter)
-            try:
-                yield from self._rows(reader, place)
-            except UnicodeDecodeError:
-                raise Refused(f"{self.path} is not UTF-8 text.") from None
-            except csv.Error as problem:
-                raise Refused(f"{self.path}, line {place.lines + reader.line_num}: {problem}.") from None
-
-    def _rows(self, reader: Any, place: _Place) -> Iterator[Chunk]:
-        header = next(reader, []) if place.header is None else place.header
-        places = [self.find(header, name) for name in self.texts]
-        last = None if self.number is None else self.find(header, self.number)
+        """The rest of the table, from the beginning of a row."""
+        rest = io.BufferedReader(_Rest(place.unused, file))
+        place.unused = b""
+        cells = self.source.rows(rest, place.begun, place.lines)
+        header = next(cells, (0, []))[1] if place.header is None else place.header
+        places = [find_column(self.source, header, name) for name in self.texts]
+        last = None if self.number is None else find_column(self.source, header, self.number)
         rows: list[list[str]] = []
         lines: list[int] = []
         try:
-            for row in reader:
+            for line, row in cells:
                 if row:
                     rows.append(row)
-                    lines.append(reader.line_num)
+                    lines.append(line)
                 if len(rows) == _ROWS:
-                    yield self._columns(rows, lines, places, last, place.lines)
+                    yield self._columns(rows, lines, places, last, len(header))
                     rows, lines = [], []
-        except (UnicodeDecodeError, csv.Error):
-            self._columns(rows, lines, places, last, place.lines)  # what is wrong before that is told first
+        except Refused:
+            # what is wrong before that is told first
+            self._columns(rows, lines, places, last, len(header))
             raise
-        yield self._columns(rows, lines, places, last, place.lines)
+        yield self._columns(rows, lines, places, last, len(header))
 
     def _columns(
-        self, rows: list[list[str]], lines: list[int], places: list[int], last: int | None, before: int
+        self, rows: list[list[str]], lines: list[int], places: list[int], last: int | None, width: int
     ) -> Chunk:
         """The columns of some rows; the first row that is wrong is refused with its line."""
-        try:
+        if all(len(row) == width for row in rows):
             texts = [[row[cell] for row in rows] for cell in places]
             if last is None:
                 return texts, None
-            numbers = np.array([float(row[last]) for row in rows], dtype=np.float64)
+            try:
+                numbers = np.array([float(row[last]) for row in rows], dtype=np.float64)
+            except ValueError:
+                numbers = np.array([np.nan])
             if np.isfinite(numbers).all():
                 return texts, numbers
-        except (IndexError, ValueError):
-            pass
-        widest = max(*places, -1 if last is None else last)
         for row, line in zip(rows, lines, strict=True):
-            if len(row) <= widest:
-                raise Refused(f"{self.path}, line {before + line}: only {len(row)} columns.")
+            if len(row) != width:
+                raise wrong_width(self.source, line, len(row), width)
             if last is not None and not math.isfinite(to_number(row[last])):
-                raise not_finite(self.path, f"line {before + line}", row[last], self.number)
+                raise not_finite(self.source, f"line {line}", row[last], self.number)
         raise AssertionError("a row is wrong, and none of them is")
 
     # In blocks
 
     def _by_arrow(self, file: BinaryIO, place: _Place) -> Iterator[Chunk]:
-        """Regular blocks up to the first one that is not."""
-        data = b""
+        """Regular blocks up to the first one that is not, which is left unused."""
         while True:
             more = file.read(_BLOCK)
-            data += more
-            if place.offset == 0 and data.startswith(_MARK):
-                data, place.offset = data[len(_MARK) :], len(_MARK)
+            data = place.unused = place.unused + more
+            if not place.begun and data.startswith(_MARK):
+                data = place.unused = data[len(_MARK) :]
+            place.begun = place.begun or bool(data)
             end = _row_end(data) if more else len(data)
             block = data[:end]
             if not block or not _regular(block, ord(self.delimiter)):
@@ -138,12 +146,11 @@ class CsvFile:
                 if block.count(b'"', 0, begin) % 2:  # a name with a line feed in it
                     return
                 place.header = next(csv.reader([block[:begin].decode()], delimiter=self.delimiter), [])
-                place.offset, place.lines, lines = place.offset + begin, 1, lines - 1
+                place.unused, place.lines, lines = data[begin:], 1, lines - 1
             chunk = self._parse(block[begin:], place.header)
             if chunk is None:
                 return
-            place.offset, place.lines = place.offset + len(block) - begin, place.lines + lines
-            data = data[end:]
+            place.unused, place.lines = data[end:], place.lines + lines
             yield chunk
 
     def _parse(self, block: bytes, header: list[str]) -> Chunk | None:
@@ -152,8 +159,8 @@ class CsvFile:
             return None
         arrow, reader = optional("pyarrow", "lake"), optional("pyarrow.csv", "lake")
         text, real = arrow.large_string(), arrow.float64()
-        texts = [str(self.find(header, name)) for name in self.texts]
-        last = None if self.number is None else str(self.find(header, self.number))
+        texts = [str(find_column(self.source, header, name)) for name in self.texts]
+        last = None if self.number is None else str(find_column(self.source, header, self.number))
         for kind in (text,) if last is None or last in texts else (real, text):
             types = dict.fromkeys(texts, text) | ({last: kind} if last else {})
             try:
@@ -249,6 +256,11 @@ def to_numbers(cells: list[Any]) -> Floats:
     return np.fromiter(map(to_number, cells), dtype=np.float64, count=len(cells))
 
 
-def not_finite(path: Path, where: str, cell: Any, name: str | None) -> Refused:
+def not_finite(source: Any, where: str, cell: Any, name: str | None) -> Refused:
     """The refusal of a cell that is no finite number."""
-    return Refused(f"{path}, {where}: {str(cell)!r} in column {name!r} is not a finite number.")
+    return Refused(f"{source}, {where}: {str(cell)!r} in column {name!r} is not a finite number.")
+
+
+def wrong_width(source: Source, line: int, cells: int, width: int) -> Refused:
+    """The refusal of a row that has more or fewer cells than there are columns: which is which is not known."""
+    return Refused(f"{source}, line {line}: {cells} columns where the header has {width}.")

@@ -64,8 +64,6 @@ def fill_from_frame(table: Any, columns: Columns) -> None:
     header = [str(name) for name in (table.schema.names if library == "pyarrow" else table.columns)]
     for name in columns.names:
         columns.find(header, name)
-        if header.count(name) > 1:
-            raise Refused(f"{name_of(table)} has more than one column {name!r}.")
     if library == "pyarrow":
         add_batches(table.to_batches() if hasattr(table, "to_batches") else [table], columns, name_of(table))
         return

@@ -24,6 +24,7 @@ from hubbub.tables.frames import (
     name_of,
 )
 from hubbub.tables.labels import Codes, Integers, Labels, Sortable, text_labels
+from hubbub.tables.sources import PLAIN, Source, find_column
 
 #: Rows that are read, and rows that are put in order, at a time.
 _READ, _SORT = 1 << 20, 1 << 21
@@ -44,7 +45,8 @@ class Table:
         return len(self.user)
 
 
-#: A file, a DataFrame of pandas or polars, a table of pyarrow, or a mapping from user to record.
+#: A file (a path, or a `Source` that says how it is written), a DataFrame of pandas or polars, a table of pyarrow, or a
+#: mapping from user to record.
 TableLike = Any
 
 
@@ -64,19 +66,24 @@ def read_table(
         return columns.table(fill_from_mapping(table, columns))
     if user is None or key is None:
         raise Refused("Name the columns of the table: user, key and, if there are values, value.")
-    if not isinstance(table, str | Path):
+    if not isinstance(table, str | Path | Source):
         columns = _Columns(name_of(table), [user, key], value)
         fill_from_frame(table, columns)
         return columns.table(0)
-    path = Path(table)
+    source = Source.of(table)
+    columns = _Columns(source, [user, key], value)
+    if source.is_text:
+        return columns.table(_read_csv(columns, source))
+    path = source.path
     if not path.exists():
         raise Refused(f"{path} does not exist.")
-    readers = {".csv": _read_csv, ".tsv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}
-    if path.suffix.lower() not in readers:
-        raise Refused(f"{path}: tables are read from .csv, .tsv, .parquet or .npz files.")
-    columns = _Columns(path, [user, key], value)
+    readers = {".parquet": _read_parquet, ".npz": _read_npz}
+    if source.compressed or source.ending not in readers:
+        raise Refused(f"{path}: tables are read from .csv, .tsv (also .gz), .parquet or .npz files.")
+    if source.form != PLAIN:
+        raise Refused(f"{path}: --delimiter and --encoding are for tables of text, .csv and .tsv.")
     try:
-        users = readers[path.suffix.lower()](columns)
+        users = readers[source.ending](columns, path)
     except OSError as problem:
         raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
     return columns.table(users)
@@ -94,11 +101,7 @@ class _Columns:
 
     def find(self, header: list[str], name: str) -> int:
         """The place of a column in the file."""
-        if name not in header:
-            raise Refused(
-                f"{self.path} has no column {name!r}; its columns are {', '.join(header) or 'none'}."
-            )
-        return header.index(name)
+        return find_column(self.path, header, name)
 
     def add(self, place: int, chunk: Any) -> None:
         """The labels of the next rows: text (a list, or an Arrow array), or a NumPy array of something else."""
@@ -214,8 +217,8 @@ def _in_order(table: Table) -> Iterator[tuple[Int64s, Bools]]:
         first = stop
 
 
-def _read_csv(columns: _Columns) -> int:
-    file = CsvFile(columns.path, columns.texts, columns.value, columns.find)
+def _read_csv(columns: _Columns, source: Source) -> int:
+    file = CsvFile(source, columns.texts, columns.value)
     done = 0
     for texts, numbers in file.chunks():
         for place, chunk in enumerate(texts):
@@ -226,24 +229,22 @@ def _read_csv(columns: _Columns) -> int:
     return 0
 
 
-def _read_parquet(columns: _Columns) -> int:
+def _read_parquet(columns: _Columns, path: Path) -> int:
     pyarrow = optional("pyarrow", "lake")
     parquet = optional("pyarrow.parquet", "lake")
     try:
-        with parquet.ParquetFile(columns.path) as file:
+        with parquet.ParquetFile(path) as file:
             for name in columns.names:
                 columns.find(file.schema_arrow.names, name)
             wanted = list(dict.fromkeys(columns.names))
-            add_batches(file.iter_batches(_READ, columns=wanted), columns, columns.path)
+            add_batches(file.iter_batches(_READ, columns=wanted), columns, path)
     except (pyarrow.ArrowException, OSError) as problem:
-        raise Refused(
-            f"{columns.path} is not a readable Parquet file: {str(problem).splitlines()[0]}"
-        ) from None
+        raise Refused(f"{path} is not a readable Parquet file: {str(problem).splitlines()[0]}") from None
     return 0
 
 
-def _read_npz(columns: _Columns) -> int:
-    path, names = columns.path, columns.names
+def _read_npz(columns: _Columns, path: Path) -> int:
+    names = columns.names
     shapes = []
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:

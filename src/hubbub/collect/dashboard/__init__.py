@@ -15,6 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from hubbub.collect.connections import body_parts
+from hubbub.collect.dashboard.choices import View
 from hubbub.collect.dashboard.pages import FILES, render
 from hubbub.collect.dashboard.views import task_view
 from hubbub.collect.problems import Problem
@@ -26,6 +27,11 @@ router = APIRouter(include_in_schema=False)
 _LONGEST_FORM = 4096
 
 Asked = Annotated[list[str] | None, Query(max_length=20)]
+
+
+def view_of(key: Asked = None, quantity: str = "", show: str = "", order: str = "", level: str = "") -> View:
+    """What the address asks for; what it asks for that there is not is as if it had not asked."""
+    return View.parse([text for text in key or [] if text], quantity, show, order, level)
 
 
 def _reader(request: Request) -> None:
@@ -52,14 +58,14 @@ def tasks(request: Request) -> HTMLResponse:
 
 @router.get("/tasks/{digest}", dependencies=[Depends(_reader)])
 def task(
-    request: Request, digest: str, key: Asked = None, quantity: str = "", part: bool = False
+    request: Request, digest: str, view: Annotated[View, Depends(view_of)], part: bool = False
 ) -> HTMLResponse:
     """One task; with `part`, only what changes while the page is open."""
     service = request.app.state.service
     found, grant = service.by_digest.get(digest), service.grant_of(request)
     if found is None or grant is None or not grant.covers(digest):
         return HTMLResponse(render("missing.html"), 404)
-    shown = task_view(service, found, [text for text in key or [] if text], quantity)
+    shown = task_view(service, found, view)
     shown["admin"] = allows(grant)
     return HTMLResponse(render("live.html" if part else "task.html", **shown))
 

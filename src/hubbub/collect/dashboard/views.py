@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hubbub.collect.dashboard.choices import SHOWN, View
 from hubbub.collect.snapshots import SECONDS
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
@@ -22,9 +23,8 @@ from hubbub.server.estimates import MEANINGS, Estimate
 if TYPE_CHECKING:
     from hubbub.collect.service import Service
 
-#: Keys in the list, keys that are followed over time, and keys that a browser suggests while one types.
-_TOP, _FOLLOWED, _SUGGESTED = 20, 3, 2000
-_LEVEL = 0.95
+#: Keys that are followed over time, and keys that a browser suggests while one types.
+_FOLLOWED, _SUGGESTED = 3, 2000
 _TITLES = {"frequency": "Share of users", "mean": "Mean", "conditional": "Mean among holders"}
 
 
@@ -80,52 +80,60 @@ class Unit:
         return written.replace("-", "−") + ("%" if self.percent else "")
 
 
-def task_view(service: Service, task: Task, asked: Sequence[str], quantity: str) -> dict[str, Any]:
+def task_view(service: Service, task: Task, view: View) -> dict[str, Any]:
     """Everything on the page of a task."""
     about = service.overview(task)
     offered = task.mechanism.quantities
-    chosen: Quantity = next((name for name in offered if name == quantity), offered[0])
-    asked = list(dict.fromkeys(asked))
+    chosen: Quantity = next((name for name in offered if name == view.quantity), offered[0])
+    known, unknown, mistyped = _known(task, view.keys)
+    view = replace(view, keys=tuple(known), quantity="" if chosen == offered[0] else chosen)
     shown: dict[str, Any] = {
         "about": about,
-        "quantities": [(name, _TITLES[name]) for name in offered],
+        "view": view,
+        "quantities": [
+            (_TITLES[name], view.address(quantity="" if name == offered[0] else name) or "?", name == chosen)
+            for name in offered
+        ],
         "quantity": chosen,
         "meaning": MEANINGS[chosen],
-        "level": f"{100 * _LEVEL:g}%",
-        "asked": asked,
+        "level": f"{view.percent}%",
+        "asked": known,
+        "mistyped": mistyped,
         "suggestions": [task.keys.name_of(place) for place in range(min(task.keys.count, _SUGGESTED))],
-        "unknown": "",
+        "unknown": unknown,
         "warnings": [],
         "closed": task.keys.kind == "closed",
     }
     if about["withheld"]:
         return {**shown, **_over_time(service.history(task), (), Unit(False))}
-    known, shown["unknown"] = _known(task, asked)
-    return {**shown, **_estimates(service, task, known, chosen)}
+    return {**shown, **_estimates(service, task, view, chosen)}
 
 
-def _known(task: Task, asked: Sequence[str]) -> tuple[list[str], str]:
-    """The keys that the task can answer for, and a sentence about the first that it cannot."""
-    known, sentence = [], ""
+def _known(task: Task, asked: Sequence[str]) -> tuple[list[str], str, str]:
+    """The keys that the task can answer for, a sentence about the first that it cannot, and that one."""
+    known, sentence, mistyped = [], "", ""
     for key in asked:
         try:
             task.keys.id_of(key)
             known.append(key)
         except Refused as problem:
-            sentence = sentence or str(problem)
-    return known, sentence
+            sentence, mistyped = sentence or str(problem), mistyped or key
+    return known, sentence, mistyped
 
 
-def _estimates(service: Service, task: Task, asked: list[str], quantity: Quantity) -> dict[str, Any]:
-    unit = Unit(quantity == "frequency")
-    looked_up = service.estimates(task, asked, level=_LEVEL, quantity=quantity) if asked else None
+def _estimates(service: Service, task: Task, view: View, quantity: Quantity) -> dict[str, Any]:
+    unit, asked, level = Unit(quantity == "frequency"), list(view.keys), view.level
+    looked_up = service.estimates(task, asked, level=level, quantity=quantity) if asked else None
     top = None
     if task.keys.kind == "closed":
-        top = service.estimates(task, None, _TOP, _LEVEL, quantity).worth_showing(_TOP)
-        top = top.take(np.argsort(-top.value, kind="stable"))
+        # Nothing but noise stays unlisted however many keys are asked for.
+        top = service.estimates(task, None, view.shown, level, quantity)
+        top = top.take([]) if top.findings.nothing and top.findings.candidates > SHOWN[0] else top
+        names = np.array([visible(key).casefold() for key in top.keys], dtype=object)
+        top = top.take(np.argsort(-top.value if view.order == "value" else names, kind="stable"))
     lists = [found for found in (top, looked_up) if found is not None]
     if not any(len(found) for found in lists):
-        nothing = {"rows": [], "found": [], "ticks": [], "noisy": 0, "floor": ""}
+        nothing = {"rows": [], "found": [], "ticks": [], "noisy": 0, "floor": "", "offers": view.offers(0)}
         return {**_over_time(service.history(task), (), unit), **nothing, **_said(lists)}
     filled = [found for found in lists if len(found)]
     scale = Scale.around(filled) if quantity != "conditional" else Scale(task.low, task.high)
@@ -134,12 +142,13 @@ def _estimates(service: Service, task: Task, asked: list[str], quantity: Quantit
     found = _rows(looked_up, scale, unit) if looked_up is not None else []
     ticks = scale.ticks()
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
-    followed = asked[:_FOLLOWED] or [row["key"] for row in rows if not row["noise"]][:_FOLLOWED]
-    past = service.history(task, followed, _LEVEL, quantity)
+    followed = asked[:_FOLLOWED] or _clearest(top, _FOLLOWED)
+    past = service.history(task, followed, level, quantity)
     return {
         **_over_time(past, followed, unit),
         "rows": rows,
         "found": found,
+        "offers": view.offers(task.keys.count if top is not None else 0),
         "zero": scale.place(0.0) if scale.low <= 0 <= scale.high else None,
         "ticks": [(scale.place(value), unit.for_steps(step).text(value)) for value in ticks],
         "noisy": sum(row["noise"] for row in rows),
@@ -155,6 +164,14 @@ def _said(lists: Sequence[Estimate]) -> dict[str, Any]:
         "warnings": [warning for found in first for warning in found.warnings],
         "notes": [note for found in first for note in found.notes],
     }
+
+
+def _clearest(found: Estimate | None, count: int) -> list[str]:
+    """The largest of the keys that stand out."""
+    if found is None:
+        return []
+    order = np.argsort(-found.value, kind="stable")
+    return [found.keys[place] for place in order if not found.flagged[place]][:count]
 
 
 def _floor(found: Estimate, unit: Unit) -> str:

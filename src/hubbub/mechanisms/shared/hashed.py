@@ -128,7 +128,7 @@ class Hashed(Mechanism):
     def default_seed_bits(self) -> int:
         """The fewest whole bytes of seed for which users who share a seed add at most 3% to the variance.
 
-        Under one seed, keys that meet in a bucket meet for all its users: that adds sum f^2 / (t * 2^bits) to the
+        Under one seed, keys that collide in a bucket collide for all its users: that adds sum f^2 / (t * 2^bits) to the
         variance of a key, f the other keys' frequencies; sum f^2 is taken as a quarter of max_entries.
         """
         least = 16 if self.family == "walsh" else 32

@@ -38,6 +38,12 @@ function startLogin() {
   form.submit();
 }
 
+// A look-up that the task does not know is said, and not kept: neither in the address nor in what is asked for later.
+function tidyAddress() {
+  const wanted = document.getElementById("status")?.dataset.query;
+  if (wanted !== undefined && wanted !== location.search) history.replaceState(null, "", location.pathname + wanted);
+}
+
 // Live: fetch the parts that change every two seconds, as long as somebody looks.
 const EVERY = 2000;
 
@@ -228,6 +234,8 @@ function arrivalsChart(place, data) {
 document.addEventListener("DOMContentLoaded", () => {
   startTheme();
   startLogin();
+  addEventListener("hashchange", startLogin); // the link is pasted into a tab that shows this page already
+  tidyAddress();
   startPolling();
   drawCharts();
   let timer = 0;
