@@ -41,8 +41,9 @@ def test_in_words() -> None:
     assert result.exit_code == 0
     assert "epsilon = 1 per record, local model" in result.stdout
     assert "epsilon = 0.0334776, delta = 1e-06 per record, shuffled model" in result.stdout
-    assert "must not collude" in result.stdout
-    assert "10,000 shuffled reports" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert "must not collude" in words
+    assert "10,000 shuffled reports" in words
 
 
 def test_a_task_file(task_file: Path) -> None:
@@ -259,7 +260,7 @@ def test_several_messages() -> None:
     said = succeed("amplify", *COLLISION, *PEOPLE, "--rounds", 10, "--method", "advanced")
     assert said["shuffled"]["epsilon"] == pytest.approx(0.033483, abs=5e-7)
     assert said["rounds"]["guarantee"]["epsilon"] > 2 * said["shuffled"]["epsilon"]
-    text = run_cli("amplify", *COLLISION, *PEOPLE).output
+    text = " ".join(run_cli("amplify", *COLLISION, *PEOPLE).output.split())
     assert "all reports of one person, 1 on average, among 10,000 people" in text
     assert "no bound for all reports" in text
 
@@ -274,8 +275,8 @@ def test_people_who_are_missing_hide_nobody() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((*COLLISION, "--messages", 2), "go together"),
-        ((*COLLISION, "--people", 10), "go together"),
+        ((*COLLISION, "--messages", 2), "--messages goes with --people"),
+        ((*COLLISION, "--people", 10), "--people is for several messages"),
         ((*COLLISION, *PEOPLE, "--reports", 10), "without --reports"),
         ((*COLLISION, "--reports", 10, "--missing", 1), "--missing goes with --people"),
         ((*COLLISION,), "Give --reports once"),
@@ -291,3 +292,16 @@ def test_messages_that_cannot_be_hidden() -> None:
     few = ("--people", 10, "--missing", 9, "--messages", 1)
     assert "messages must be above 0" in refuse("amplify", *COLLISION, "--people", 10_000, "--messages", 0)
     assert "at least 2 people" in refuse("amplify", *COLLISION, *few)
+
+
+def test_a_task_with_several_messages(tmp_path: Path) -> None:
+    task = small_task("collision", buckets=32, max_entries=4)
+    path = tmp_path / "t.toml"
+    Task.parse({**task.model_dump(), "mechanism": task.mechanism, "messages": 1}).save(path)
+    weights = ("--mechanism", "collision", *SMALL, "--set", "buckets=32")
+    expected = succeed("amplify", *weights, *PEOPLE)["shuffled"]["epsilon"]
+    assert succeed("amplify", path, "--people", 10_000)["shuffled"]["epsilon"] == expected
+    assert "how many people" in refuse("amplify", path, "--reports", 10_000)
+    one = tmp_path / "one.toml"
+    task.save(one)
+    assert "messages must be above 0" in refuse("amplify", one, "--people", 10_000)

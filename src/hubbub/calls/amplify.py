@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Mechanism
+from hubbub.primitives.errors import Refused
 from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.compose import Method, compose
 from hubbub.privacy.messages import messages_guarantee, poisson_crowd
@@ -22,6 +23,10 @@ def amplify(
     For a task: of all reports of one person in a period. `method` says how rounds are added up: "loss" is the tightest
     and needs the extra `accounting`; "advanced" and "basic" do not.
     """
+    if isinstance(task, Task) and task.messages:
+        raise Refused(
+            "This task asks for several messages: what counts is how many people there are (--people)."
+        )
     mechanism, most = (task, 1) if isinstance(task, Mechanism) else (task.mechanism, task.reports_per_period)
     if rounds == 1:
         return shuffled_guarantee(mechanism, reports, delta, most)

@@ -88,10 +88,14 @@ def command(
     from hubbub.cli._tasks import parse_settings
 
     parameters = parse_settings(settings)
-    if (messages is None) != (people is None):
-        raise click.UsageError("--messages and --people go together.")
-    if messages is not None and (compare or reports or task is not None):
-        raise click.UsageError("--messages is for --mechanism and --people, without --reports and --compare.")
+    if messages is not None and (people is None or task is not None):
+        raise click.UsageError(
+            "--messages goes with --people and --mechanism; a task has messages of its own."
+        )
+    if people is not None and (compare or reports or (messages is None and task is None)):
+        raise click.UsageError(
+            "--people is for several messages: with --messages or a task, without --reports."
+        )
     if missing and people is None:
         raise click.UsageError("--missing goes with --people.")
     if compare:
@@ -99,7 +103,7 @@ def command(
             raise click.UsageError("--compare needs --max-entries, and neither a task nor --epsilon.")
         _compare(mechanism, {"max_entries": max_entries, **parameters}, reports, delta, output, as_json)
         return
-    if output is not None or len(reports) != (0 if messages is not None else 1):
+    if output is not None or len(reports) != (0 if people is not None else 1):
         raise click.UsageError("Give --reports once; only --compare writes a figure or takes several.")
     if (task is None) == (mechanism is None):
         raise click.UsageError("Give a task file, or --mechanism with --epsilon and --max-entries.")
@@ -109,6 +113,9 @@ def command(
         if settings or epsilon is not None or max_entries is not None:
             raise click.UsageError("A task file has its own epsilon, max_entries and parameters.")
         loaded = Task.load(task)
+        if people is not None:
+            _messages(loaded.mechanism, people - missing, loaded.messages, delta, rounds, method, as_json)
+            return
         _amplify(loaded.mechanism, reports[0], delta, rounds, method, as_json, loaded)
     else:
         from hubbub.mechanisms.registry import make_mechanism

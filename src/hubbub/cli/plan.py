@@ -65,6 +65,17 @@ _KEYS, _MAX_ENTRIES = 1000, 32
     show_default=True,
     help="Whether a shuffler mixes the reports.",
 )
+@click.option(
+    "--share",
+    type=float,
+    help="Share of the key whose error counts; left out: 0, a rare one, or shuffled 0.01.",
+)
+@click.option(
+    "--messages",
+    type=float,
+    default=0.0,
+    help="Shuffled: reports that everybody sends, a random number with this mean; left out: exactly one.",
+)
 @click.option("--bytes", "most_bytes", type=click.IntRange(1), help="Largest report allowed.")
 @click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
 @mechanism_options
@@ -129,6 +140,8 @@ def command(
         users=options["users"],
         mechanism=None if mechanism == "auto" else mechanism,
         best=best,
+        share=options["share"],
+        messages=options["messages"],
     )
     goal = goal_in(wish, space, model)
     size = unit_size(wish, goal.quantity)
@@ -248,8 +261,6 @@ def show(found: Plan, lines: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from hubbub.plan.overview import MEANINGS
-
     tell(found.title())
     table = Table(show_edge=False, pad_edge=False)  # so that seven columns fit
     table.add_column("mechanism", no_wrap=True)
@@ -259,7 +270,8 @@ def show(found: Plan, lines: list[str]) -> None:
         numbers = [f"{x:.4g}" for x in (option.error, option.largest, option.detectable)]
         table.add_row(option.name, *numbers, str(option.bytes), str(option.hashes), option.server)
     Console().print(table)
-    for line in [MEANINGS, *found.closing("--best"), *lines]:
+    meanings = f"{found.meanings()}; hashes: per report on the device; state: what the server holds."
+    for line in [meanings, *found.closing("--best"), *lines]:
         tell(line)
 
 

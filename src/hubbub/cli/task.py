@@ -46,6 +46,12 @@ def command() -> None:
     show_default=True,
     help="Fresh reports that a device may make in a period.",
 )
+@click.option(
+    "--messages",
+    type=float,
+    default=0.0,
+    help="For a shuffler: reports made at a time, a random number with this mean; left out: exactly one.",
+)
 @click.option("--minimum-reports", type=int, default=0, help="Withhold estimates below this many reports.")
 @task_options
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
@@ -61,6 +67,7 @@ def new(
     cohorts: int,
     period: str,
     reports_per_period: int,
+    messages: float,
     minimum_reports: int,
     output: Path,
     verbose: bool,
@@ -75,7 +82,12 @@ def new(
     if has_values is None:
         has_values = options["value_range"] is not None
     task = build_task(name, {**keys, "cohorts": cohorts}, has_values, options)
-    rules = {"period": period, "reports_per_period": reports_per_period, "minimum_reports": minimum_reports}
+    rules = {
+        "period": period,
+        "reports_per_period": reports_per_period,
+        "messages": messages,
+        "minimum_reports": minimum_reports,
+    }
     task = Task.parse({**{name: getattr(task, name) for name in Task.model_fields}, **rules})
     task.save(output)
     say(

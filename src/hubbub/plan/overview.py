@@ -12,16 +12,14 @@ from hubbub.plan.proposal import Wish, with_bits
 from hubbub.plan.ranking import Option, pick, rank
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.markup import Markup, escaped, paragraph, table, whisker, whole
+from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.shuffle import check_delta
 from hubbub.protocol.task import Task
 
 Trust = Literal["local", "shuffled"]
 
-ERRORS = (
-    "error: standard error of a rare key; largest: median of the largest error of all keys; detectable: smallest "
-    "true value that stands out from zero among all keys (95%)"
-)
-MEANINGS = f"{ERRORS}; hashes: per report on the device; state: what the server holds."
+#: In the shuffled model noise is so small that frequent keys are what people look at, and their errors are larger.
+_USUAL_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,13 @@ class Plan:
         if mechanism is None:
             raise Refused("No mechanism reaches this goal; no task was written.")
         low, high = self.wish.span or (-1.0, 1.0)
-        parsed = {"name": name, "low": low, "high": high, "mechanism": mechanism}
+        parsed = {
+            "name": name,
+            "low": low,
+            "high": high,
+            "mechanism": mechanism,
+            "messages": self.goal.messages,
+        }
         return Task.parse({**parsed, "keys": with_bits(self.keys, mechanism)})
 
     def verdict(self, how: str = "best=True") -> str:
@@ -71,6 +75,15 @@ class Plan:
         """One plain dictionary per mechanism."""
         return [option.as_dict(self.largest) for option in self.options]
 
+    def meanings(self) -> str:
+        """What the columns of the ranking are."""
+        held = f"a key that {100 * self.goal.share:.3g}% hold" if self.goal.share else "a rare key"
+        rare = " (both for rare keys)" if self.goal.share else ""
+        return (
+            f"error: standard error of {held}; largest: median of the largest error of all keys; detectable: smallest "
+            f"true value that stands out from zero among all keys (95%){rare}"
+        )
+
     def title(self) -> str:
         """What was planned for."""
         return f"{self.goal.quantity}, {self.goal.users:,} users, {self.goal.keys:,} keys"
@@ -82,8 +95,15 @@ class Plan:
     def _taken(self, how: str = "best=True") -> list[str]:
         if self.chosen.mechanism is None:
             return []
-        said = f"{self.verdict(how)} {self.chosen.promise(self.largest).words()}"
-        return [said, self.chosen.shuffled] if self.chosen.shuffled else [said]
+        said = [f"{self.verdict(how)} {self.chosen.promise(self.largest).words()}"]
+        if self.goal.messages:
+            said.append(
+                f"That is for a single report. Everybody sends {self.goal.messages:g} of them on average."
+            )
+        if self.chosen.shuffled:
+            said.append(self.chosen.shuffled)
+            said.append(f"A million reports take a core of the server about {self.chosen.seconds:.2g} s.")
+        return said
 
     @property
     def _unsuitable(self) -> list[Option]:
@@ -115,7 +135,7 @@ class Plan:
             for option in self.suitable
         ]
         head = ("mechanism", "", "error per key", "largest error", "detectable", "bytes")
-        parts = [paragraph(self.title()), table(head, rows), paragraph(f"{ERRORS}.")]
+        parts = [paragraph(self.title()), table(head, rows), paragraph(f"{self.meanings()}.")]
         others = "; ".join(f"{option.name} {option.reason}" for option in self._unsuitable)
         said = [*self._taken(), *([f"Not suitable: {others}."] if others else [])]
         return whole(*parts, *map(paragraph, said))
@@ -136,6 +156,8 @@ def plan(
     most_bytes: int | None = None,
     mechanism: str | None = None,
     best: bool = False,
+    share: float | None = None,
+    messages: float = 0.0,
 ) -> Plan:
     """Which mechanism reaches a goal, with what error, before anything is collected; as the command `hubbub plan`.
 
@@ -144,7 +166,9 @@ def plan(
 
     `keys` is how many there are, or a list of them. `range` is that of the values; without one, records are sets. With
     model "shuffled", epsilon and delta are those of the shuffled model. What is taken is the shortest report within 5%
-    of the least error, or with `best` the least error itself; `mechanism` looks at one alone.
+    of the least error, or with `best` the least error itself; `mechanism` looks at one alone. `share` is that of the
+    key whose error counts (left out: a rare one, in the shuffled model one that 1% hold); `messages` is how many
+    reports everybody sends on average, a random number of them (left out: exactly one).
     """
     space: dict[str, Any] = {"kind": "closed"}
     if isinstance(keys, Iterable):
@@ -152,7 +176,8 @@ def plan(
     else:
         space["size"] = int(keys)
     wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
-    return planned(replace(wish, mechanism=mechanism), space, model, most_bytes)
+    wish = replace(wish, mechanism=mechanism, share=share, messages=messages)
+    return planned(wish, space, model, most_bytes)
 
 
 def planned(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: int | None) -> Plan:
@@ -173,7 +198,13 @@ def goal_in(wish: Wish, keys: Mapping[str, Any], model: Trust) -> Goal:
         raise Refused(
             "Means need values: give their range, --range LOW:HIGH, or in Python range=(LOW, HIGH)."
         )
-    return replace(goal, central_epsilon=goal.epsilon if model == "shuffled" else None)
+    shuffled = model == "shuffled"
+    return replace(
+        goal,
+        central_epsilon=goal.epsilon if shuffled else None,
+        share=wish.share if wish.share is not None else (_USUAL_SHARE if shuffled else 0.0),
+        messages=float(exact_messages(wish.messages)) if wish.messages else 0.0,
+    )
 
 
 def unit_size(wish: Wish, quantity: Quantity) -> float:

@@ -43,6 +43,9 @@ class Wish:
     mechanism: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     best: bool = False
+    #: None: that of a rare key, and in the shuffled model that of a key that 1% hold.
+    share: float | None = None
+    messages: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "max_entries", "delta", "users"):
