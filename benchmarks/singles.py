@@ -145,6 +145,7 @@ def bare() -> None:
     from starlette.routing import Route
 
     from hubbub.collect.serving import address, listen, run_app
+    from hubbub.collect.settings import Settings
 
     async def answer(request: Request) -> Response:
         await request.body()
@@ -152,7 +153,9 @@ def bare() -> None:
 
     sock = listen("127.0.0.1", 0)
     print(json.dumps({"address": address(sock)}), flush=True)
-    run_app(Starlette(routes=[Route("/v1/tasks/{task}/reports", answer, methods=["POST"])]), sock)
+    app = Starlette(routes=[Route("/v1/tasks/{task}/reports", answer, methods=["POST"])])
+    app.state.settings = Settings()  # the same guard at the door
+    run_app(app, sock)
 
 
 def rates(
@@ -200,7 +203,7 @@ def start_shuffler(stack: ExitStack, folder: str, program: str, bodies: list[byt
     os.environ.update({"HUBBUB_SHUFFLER_TOKEN": "hub_shuffler_x", "HUBBUB_UPLOAD_TOKEN": "up"})
     crowd = ["--crowd", "100000", "--collector", "http://127.0.0.1:1", "--store", f"{folder}/shuffler.db"]
     command = [program, "shuffler", f"{folder}/task.toml", *crowd, "--port", "0", "--json"]
-    path = f"/v1/tasks/{TASK.digest.hex()}/sealed"
+    path = f"/v2/tasks/{TASK.digest.hex()}/sealed"
     server = stack.enter_context(on_one_core(command))
     return Subject("shuffler", 1, server, lambda keep: request(path, "up", secrets.choice(items), keep))
 

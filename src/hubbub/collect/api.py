@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import parquet_chunks
 from hubbub.collect.ingest import Uploads
+from hubbub.collect.intake import Room
 from hubbub.collect.metrics import MEDIA
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
 from hubbub.collect.segments import Damaged
@@ -44,14 +46,25 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     service = Service(store, tasks, settings or Settings())
     app = _App(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.settings = service, service.settings
-    common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
+    route = partial(
+        Uploads,
+        service.by_digest,
+        service.settings,
+        service.tokens,
+        service.store,
+        service.writer,
+        service.metrics,
+        Room(service.settings),
+        damaged=service.folder.damaged,
+    )
     for version, name, uploads in (
-        ("v1", "reports", Uploads(*common)),
-        ("v1", "shuffled", Uploads(*common, service.keys, named=False)),
-        ("v2", "shuffled", Uploads(*common, service.keys)),
+        ("v1", "reports", route()),
+        ("v1", "shuffled", route(keys=service.keys, named=False)),
+        ("v2", "shuffled", route(keys=service.keys)),
     ):
         app.router.routes.append(Route(f"/{version}/tasks/{{task}}/{name}", uploads, methods=["POST"]))
         app.uploads.update({f"/{version}/tasks/{digest}/{name}": uploads for digest in service.by_digest})
+    app.state.intakes = {path: uploads for path, uploads in app.uploads.items() if path.endswith("/reports")}
     app.include_router(_reading)
     app.include_router(dashboard)
     app.add_middleware(_Outermost)
@@ -293,9 +306,10 @@ def _attachment(name: str) -> dict[str, str]:
 
 
 @_reading.get("/v1/key")
-def public_key(service: TheService) -> dict[str, str]:
-    """The public key to which devices seal reports that go through a shuffler, and its name."""
-    return {"key": service.keys.public.hex(), "id": key_id(service.keys.public).hex()}
+def public_key(service: TheService) -> dict[str, str | list[str]]:
+    """The public key to which devices seal reports that go through a shuffler, its name, and all names that open."""
+    current = service.keys.public
+    return {"key": current.hex(), "id": key_id(current).hex(), "opens": service.keys.names}
 
 
 # Health

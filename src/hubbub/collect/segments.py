@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import sqlalchemy as sql
 from numpy.typing import NDArray
 
-from hubbub.collect.database import segments
+from hubbub.collect.database import ids, segments
 from hubbub.primitives.arrays import Bytes
 
 #: Bytes of reports and names from which on a segment is full.
@@ -32,6 +32,8 @@ SEGMENT = 1 << 18
 _AT_ONCE = 8
 #: Bytes of reports from which on a lot is large enough.
 _LARGEST_LOT = 1 << 20
+#: Bytes of a body's digest that are kept with its batch's name.
+BODY = 8
 #: Bytes of a batch's name.
 _NAME = 12
 #: The day before the first one that an id may begin with.
@@ -40,6 +42,12 @@ _FIRST_DAY = datetime.date(2000, 1, 1)
 
 #: A batch: name, number of reports, reports.
 Named = tuple[bytes, int, bytes | memoryview]
+
+
+#: What became of a batch: written now, already there, its id is taken by other reports, or so old that nobody knows.
+Outcome = Literal["stored", "repeated", "conflict", "expired"]
+#: A batch's id as it is kept: number of the task, day if the id begins with one, digest.
+Id = tuple[int, int, bytes]
 
 
 class Damaged(Exception):
@@ -67,6 +75,26 @@ def _day(begin: str) -> int:
         return max((datetime.date.fromisoformat(begin[:8]) - _FIRST_DAY).days, 0)
     except ValueError:
         return 0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is kept of a batch that has come: the beginning of its body's digest, None if its day is purged."""
+
+    body: bytes | None
+
+    def outcome(self, checksum: bytes) -> Outcome:
+        """What becomes of a body under the same id. Of batches that an old version forgot, the body is not known."""
+        if self.body is None:
+            return "expired"
+        return "repeated" if self.body in (b"", checksum[:BODY]) else "conflict"
+
+
+def body_of(connection: sql.Connection, name: Id) -> bytes | None:
+    """What is kept of the body of a batch, None if nobody knows the batch."""
+    place = (ids.c.task == name[0]) & (ids.c.day == name[1]) & (ids.c.name == name[2])
+    found = connection.execute(sql.select(ids.c.body).where(place)).scalar()
+    return None if found is None else bytes(found)
 
 
 def day_number(date: datetime.date) -> int:
