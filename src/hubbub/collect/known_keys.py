@@ -50,7 +50,7 @@ class KnownKeys:
             answer = connection.getresponse()
             said = answer.read(_LONGEST)
             names = _names_in(said) if answer.status == 200 else []
-        except (OSError, ValueError, http.client.HTTPException) as problem:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as problem:
             raise Unanswered(
                 f"the collector cannot be asked for its keys: {type(problem).__name__}"
             ) from None

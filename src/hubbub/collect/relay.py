@@ -107,6 +107,8 @@ class Relay(Intake[_Sealed]):
         return result
 
     def _items(self, upload: _Sealed, body: bytes) -> list[bytes]:
+        if len(body) > LARGEST_BODY:
+            raise _too_large()
         width = sealed_width(upload.task)
         sent = width if upload.named else width - KEY_BYTES
         if not body or len(body) % sent:

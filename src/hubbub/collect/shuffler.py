@@ -182,9 +182,7 @@ class Shuffler:
             if self.mixer.waiting(task) >= self.least(task):
                 self.mixer.close_crowds(task, self.least(task))
         delivered, asked = True, 0.0
-        for batch in self.mixer.outgoing():
-            if batch in self._set_aside:
-                continue
+        for batch in [each for each in self.mixer.outgoing() if each not in self._set_aside]:
             crowd = self.mixer.crowd(batch)
             try:
                 answer = self._post(crowd)
