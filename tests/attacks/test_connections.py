@@ -22,6 +22,7 @@ import pytest
 from collecting import Collector, collected_task, collecting, eventually, sealed_batch, some_reports
 from live import Answer, ask, bearer, keyed_mixer, opaque_items
 
+from helpers import python
 from hubbub.collect import connections
 from hubbub.collect.serving import serving
 from hubbub.collect.settings import Settings
@@ -394,3 +395,23 @@ def test_the_limit_follows_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((128, 64), (1024, 768), (20_000, 4096)):
         monkeypatch.setattr(connections, "most_files", lambda files=files: files)
         assert connections.Door(Settings()).most == most
+
+
+def test_as_many_files_as_the_system_allows() -> None:
+    """A process that may ask for more files does so; one that asks in vain, or need not ask, knows what it has."""
+    code = (
+        "import resource, sys\n"
+        "from hubbub.collect.connections import most_files\n"
+        "limits = tuple(int(word) for word in sys.argv[1:3])\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
+        "if sys.argv[3] == 'vain':\n"
+        "    def refuse(*_): raise ValueError('not allowed to raise maximum limit')\n"
+        "    resource.setrlimit = refuse\n"
+        "print(most_files(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    for soft, hard, how, found in (
+        (100, 300, "asked", "300 300"),
+        (300, 300, "asked", "300 300"),
+        (100, 300, "vain", "100 100"),
+    ):
+        assert python(code, soft, hard, how).split() == found.split()

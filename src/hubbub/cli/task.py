@@ -29,7 +29,14 @@ def command() -> None:
     "--period", type=click.Choice(["once", "day", "week", "month"]), default="once", show_default=True
 )
 @click.option("--reports-per-period", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--minimum-reports", type=int, default=0, help="Withhold estimates below this many reports.")
+@click.option(
+    "--minimum-reports",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Withhold estimates below this many reports, and let them advance by as many at a time. With 0 they move with "
+    "every report: the difference of two readings may be about a single one.",
+)
 @task_options
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
 @json_option

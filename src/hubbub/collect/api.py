@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
@@ -315,6 +315,14 @@ def public_key(service: TheService) -> dict[str, str | list[str]]:
 # Health
 
 
+def _named(request: Request, service: Service) -> Callable[[str], bool]:
+    """Which tasks may be named to whoever asks."""
+    grant = service.grant_of(request)
+    if service.settings.open_metrics:
+        return lambda task: True
+    return lambda task: grant is not None and allows(grant, "analyst") and grant.covers(task)
+
+
 @_reading.head("/healthz", include_in_schema=False)
 @_reading.get("/healthz")
 async def healthy() -> dict[str, str]:
@@ -324,19 +332,26 @@ async def healthy() -> dict[str, str]:
 
 @_reading.head("/readyz", include_in_schema=False)
 @_reading.get("/readyz")
-def ready(service: TheService) -> JSONResponse:
+def ready(request: Request, service: TheService) -> JSONResponse:
     """The store can be written and is the one that was opened, and no thread in the background is in trouble.
 
-    Tasks that are damaged are named; the others go on.
+    Tasks that are damaged are counted, and named to those who may know of them; the others go on.
     """
-    service.health.check()
-    damaged = sorted(service.folder.damaged)
-    return JSONResponse({"status": "ready", **({"damaged": damaged} if damaged else {})})
+    named = _named(request, service)
+    damaged = list(service.folder.damaged)
+    names = sorted(task for task in damaged if named(task))
+    about = {"damaged_tasks": len(damaged), **({"damaged": names} if names else {})} if damaged else {}
+    try:
+        service.health.check()
+    except Problem as problem:
+        problem.more.update(about)
+        raise
+    return JSONResponse({"status": "ready", **about})
 
 
 @_reading.head("/metrics", include_in_schema=False)
 @_reading.get("/metrics", response_class=PlainTextResponse)
-async def metrics(service: TheService) -> PlainTextResponse:
-    """Counters for Prometheus."""
-    text = service.metrics.text(len(service.writer), service.workers)
+def metrics(request: Request, service: TheService) -> PlainTextResponse:
+    """Counters for Prometheus. Tasks are named to those who may know of them; the others are added up."""
+    text = service.metrics.text(len(service.writer), service.workers, _named(request, service))
     return PlainTextResponse(text, media_type=MEDIA)

@@ -116,7 +116,7 @@ class Service:
         return 1.0
 
     def _look_closely(self) -> float:
-        self.store.look_closely()
+        self.store.look_closely(stopped=lambda: self._closing)
         return self.settings.check_every
 
     def _warm_up(self) -> float:
@@ -152,7 +152,7 @@ class Service:
         lately = failed is not None and time.monotonic() < failed + _MEMORY
         found = ["the last upload could not be written"] if lately else []
         if len(self.folder.damaged) == len(self.by_digest):  # of several, the others go on
-            found += self.folder.damaged.values()
+            found += ["every task is damaged"]
         return found
 
     def tasks(self, grant: Grant | None = None) -> list[Task]:

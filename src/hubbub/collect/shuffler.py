@@ -36,7 +36,7 @@ from starlette.routing import Route
 
 from hubbub.collect.health import Health
 from hubbub.collect.known_keys import KnownKeys, Unanswered
-from hubbub.collect.metrics import MEDIA, series, single, worker_lines
+from hubbub.collect.metrics import MEDIA, by_task, series, single, worker_lines
 from hubbub.collect.mixer import Crowd, Mixer
 from hubbub.collect.problems import Problem, busy
 from hubbub.collect.relay import Relay
@@ -237,15 +237,24 @@ class Shuffler:
             return ["the collector has not said which keys it has"]
         return ["the collector does not answer and the store is full"] if self.full() else []
 
-    def metrics(self) -> str:
-        """Counts since the start, and what waits now, for Prometheus. Nothing about single items or senders."""
+    def metrics(self, named: bool = False) -> str:
+        """Counts since the start, and what waits now, for Prometheus. Nothing about single items or senders.
+
+        Tasks are called by their digests only if they are to be `named`.
+        """
         with self._counting:
             counts = self._counts.copy()
         waiting = Counter({name: self.mixer.waiting(task) for name, task in self.tasks.items()})
         outcomes = Counter({name: counts[name] for name in ("accepted", "repeated", "refused")})
         lines = [
             *series("shuffler_items_total", "counter", "Items that came.", "outcome", outcomes),
-            *series("shuffler_waiting", "gauge", "Items that wait for their crowd.", "task", waiting),
+            *series(
+                "shuffler_waiting",
+                "gauge",
+                "Items that wait for their crowd.",
+                "task",
+                by_task(waiting, lambda task: named),
+            ),
             *single(
                 "shuffler_backlog", "gauge", "Crowds that wait for the collector.", len(self.mixer.outgoing())
             ),
@@ -309,7 +318,7 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
         return JSONResponse({"status": "ready"})
 
     def metrics(request: Request) -> Response:
-        return Response(shuffler.metrics(), media_type=MEDIA)
+        return Response(shuffler.metrics(limits.open_metrics), media_type=MEDIA)
 
     async def refuse(request: Request, problem: Exception) -> Response:
         assert isinstance(problem, Problem)
