@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from hubbub.collect.keypair import KeyPair
+from hubbub.collect.mixer import Mixer
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens, tokens
 from hubbub.primitives.envelope import Envelope
@@ -198,8 +199,11 @@ def start_service(stack: ExitStack, folder: str, program: str, count: int, bodie
 
 def start_shuffler(stack: ExitStack, folder: str, program: str, bodies: list[bytes]) -> Subject:
     """A shuffler whose crowd never gets complete."""
-    public, width = KeyPair.fresh().public, TASK.mechanism.layout.width
-    items = [seal(body[-16 - width : -16], public, TASK) for body in bodies for _ in range(20)]
+    pair, width = KeyPair.fresh(), TASK.mechanism.layout.width
+    items = [seal(body[-16 - width : -16], pair.public, TASK) for body in bodies for _ in range(20)]
+    mixer = Mixer(f"{folder}/shuffler.db")
+    mixer.remember_keys([pair.id])  # as if the collector had been asked before
+    mixer.close()
     os.environ.update({"HUBBUB_SHUFFLER_TOKEN": "hub_shuffler_x", "HUBBUB_UPLOAD_TOKEN": "up"})
     crowd = ["--crowd", "100000", "--collector", "http://127.0.0.1:1", "--store", f"{folder}/shuffler.db"]
     command = [program, "shuffler", f"{folder}/task.toml", *crowd, "--port", "0", "--json"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from hubbub.collect.store import Store
 
 EXISTING = click.Path(exists=False, dir_okay=False, path_type=Path)
 OUTPUT = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -23,6 +26,28 @@ def _remember_json(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
 json_option = click.option(
     "--json", "as_json", is_flag=True, callback=_remember_json, help="Print one JSON object instead of text."
 )
+
+
+store_option = click.option(
+    "--store",
+    default="sqlite:///hubbub.db",
+    show_default=True,
+    envvar="HUBBUB_STORE",
+    show_envvar=True,
+    help="The store of the service.",
+)
+
+
+@contextmanager
+def opened_store(url: str) -> Iterator[Store]:
+    """The store of a service, which must be there."""
+    from hubbub.primitives.errors import optional
+
+    optional("fastapi", "serve")
+    from hubbub.collect.store import Store
+
+    with closing(Store(url, create=False)) as store:
+        yield store
 
 
 settings_option = click.option(

@@ -7,16 +7,8 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, opened_store, say, store_option
 
-_store_option = click.option(
-    "--store",
-    default="sqlite:///hubbub.db",
-    show_default=True,
-    envvar="HUBBUB_STORE",
-    show_envvar=True,
-    help="The store of the service.",
-)
 _days = click.IntRange(min=1)
 
 
@@ -30,7 +22,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("target", type=OUTPUT)
-@_store_option
+@store_option
 @json_option
 def backup(*, target: Path, store: str, as_json: bool) -> None:
     """Copy the store into a new file while the service runs, and check the copy.
@@ -46,7 +38,7 @@ def backup(*, target: Path, store: str, as_json: bool) -> None:
 
 @command.command()
 @click.argument("source", type=EXISTING)
-@_store_option
+@store_option
 @json_option
 def restore(*, source: Path, store: str, as_json: bool) -> None:
     """Make a store out of a backup, and check it. The store must be empty, or not there yet."""
@@ -57,7 +49,7 @@ def restore(*, source: Path, store: str, as_json: bool) -> None:
 
 
 @command.command()
-@_store_option
+@store_option
 @json_option
 def check(*, store: str, as_json: bool) -> None:
     """Read everything in a store, and say what is not as it was written."""
@@ -77,7 +69,7 @@ def check(*, store: str, as_json: bool) -> None:
     "--ids", type=_days, metavar="DAYS", help="Forget ids of batches made earlier, and refuse such batches."
 )
 @click.option("--states", type=_days, metavar="DAYS", help="Drop states of periods that ended earlier.")
-@_store_option
+@store_option
 @json_option
 def purge(
     *,
@@ -90,21 +82,19 @@ def purge(
 ) -> None:
     """Forget what is older than so many days, while the service runs. Estimates stay what they are."""
     import datetime
-    from contextlib import closing
 
     import sqlalchemy as sql
 
     from hubbub.collect.database import tasks
     from hubbub.collect.retention import Horizons
     from hubbub.collect.retention import purge as purge_task
-    from hubbub.collect.store import Store
     from hubbub.primitives.errors import Refused
 
     if reports is None and ids is None and states is None:
         raise Refused("Say what to forget: --reports, --ids or --states, with a number of days.")
     now = datetime.datetime.now(datetime.UTC)
     rows: list[dict[str, Any]] = []
-    with closing(Store(store, create=False)) as opened:
+    with opened_store(store) as opened:
         with opened.reading() as connection:
             known = connection.execute(sql.select(tasks.c.digest).order_by(tasks.c.digest)).scalars().all()
         for task in chosen or known:
