@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, json_option, opened_store, say, store_option
+from hubbub.cli._common import EXISTING, OUTPUT, json_option, say, store_option
 
 _days = click.IntRange(min=1)
 
@@ -82,19 +82,21 @@ def purge(
 ) -> None:
     """Forget what is older than so many days, while the service runs. Estimates stay what they are."""
     import datetime
+    from contextlib import closing
 
     import sqlalchemy as sql
 
     from hubbub.collect.database import tasks
     from hubbub.collect.retention import Horizons
     from hubbub.collect.retention import purge as purge_task
+    from hubbub.collect.store import Store
     from hubbub.primitives.errors import Refused
 
     if reports is None and ids is None and states is None:
         raise Refused("Say what to forget: --reports, --ids or --states, with a number of days.")
     now = datetime.datetime.now(datetime.UTC)
     rows: list[dict[str, Any]] = []
-    with opened_store(store) as opened:
+    with closing(Store(store, create=False)) as opened:
         with opened.reading() as connection:
             known = connection.execute(sql.select(tasks.c.digest).order_by(tasks.c.digest)).scalars().all()
         for task in chosen or known:
