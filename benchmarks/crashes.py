@@ -59,7 +59,7 @@ def free_port() -> int:
 
 
 #: Everything that is done now and then is done all the time.
-RESTLESS = {"HUBBUB_FOLD_EVERY": "0.1", "HUBBUB_CHECK_EVERY": "0.5", "HUBBUB_OPEN_METRICS": "true"}
+RESTLESS = {"HUBBUB_FOLD_EVERY": "0.2", "HUBBUB_CHECK_EVERY": "0.5", "HUBBUB_OPEN_METRICS": "true"}
 
 
 class Operator:
@@ -333,7 +333,9 @@ def shuffler_rounds(rounds: int, seed: int, least: int = 50) -> dict[str, Any]:
         sender.start()
         try:
             for _ in range(rounds):
-                process = begin()
+                process, before = begin(), counts["batches"]
+                if chance.random() < 0.7:
+                    wait_until(lambda before=before: counts["batches"] > before)  # type: ignore[misc]
                 time.sleep(chance.uniform(0, 1.5))
                 process.kill()
                 process.wait()

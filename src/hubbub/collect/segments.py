@@ -118,14 +118,15 @@ class Lot:
         names, sizes, payloads = zip(*batches, strict=True)
         return cls(period, sum(sizes), b"".join(names), _pack_sizes(sizes), b"".join(payloads))
 
-    def followed_by(self, other: Lot) -> Lot:
-        """Both, one after the other."""
-        return Lot(
-            self.period,
-            self.count + other.count,
-            self.names + other.names,
-            _pack_sizes(np.concatenate([_sizes_in(self.sizes), _sizes_in(other.sizes)])),
-            self.payload + other.payload,
+    @classmethod
+    def joined(cls, lots: Sequence[Lot]) -> Lot:
+        """Lots of one period, one after the other."""
+        return cls(
+            lots[0].period,
+            sum(lot.count for lot in lots),
+            b"".join(lot.names for lot in lots),
+            _pack_sizes(np.concatenate([_sizes_in(lot.sizes) for lot in lots])),
+            b"".join(lot.payload for lot in lots),
         )
 
     def checksum(self) -> bytes:
@@ -177,6 +178,16 @@ def lot_in(row: Any, task: str) -> Lot:
     return lot
 
 
+def extend_by_all(connection: sql.Connection, task: str, lots: Sequence[Lot]) -> None:
+    """Append lots to a task's segments. Many small ones of a period are joined first: each costs a whole segment."""
+    begin = size = 0
+    for place, lot in enumerate(lots, 1):
+        size += len(lot.payload) + len(lot.names)
+        if place == len(lots) or lots[place].period != lot.period or size >= SEGMENT:
+            extend(connection, task, Lot.joined(lots[begin:place]))
+            begin, size = place, 0
+
+
 def extend(connection: sql.Connection, task: str, lot: Lot) -> None:
     """Append reports to a task's segments: to the last one while it is not full and of the same period."""
     mine = segments.c.task == task
@@ -185,7 +196,7 @@ def extend(connection: sql.Connection, task: str, lot: Lot) -> None:
     last = connection.execute(query.order_by(segments.c.first.desc()).limit(1)).one_or_none()
     if last is not None and last.period == lot.period and last[3] < SEGMENT:
         place = mine & (segments.c.first == last.first)
-        longer = lot_in(connection.execute(segments.select().where(place)).one(), task).followed_by(lot)
+        longer = Lot.joined([lot_in(connection.execute(segments.select().where(place)).one(), task), lot])
         connection.execute(segments.update().where(place).values(**longer.row()))
     else:
         first = 0 if last is None else last.first + last.count

@@ -30,7 +30,7 @@ from hubbub.collect.segments import (
     batches_after,
     body_of,
     day_of,
-    extend,
+    extend_by_all,
     in_parts,
     lot_in,
     name_of,
@@ -322,8 +322,7 @@ class Store(Database):
             for start in range(0, len(folded), _MOST_LOTS):
                 places = [lot.seq for lot in folded[start : start + _MOST_LOTS]]
                 assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
-            for lot in kept:
-                extend(connection, task, lot)
+            extend_by_all(connection, task, kept)
             for period, reports in sorted(arrived.items()):
                 connection.execute(self._add(history, {"task": task, "period": period}, reports=reports))
             if new.period is not None and (old.period or 0) > new.period:
