@@ -3,7 +3,7 @@
 Each runs on one core (taskset) over the same HTTP server; the senders run on the others. The bare endpoint is
 Starlette's: it reads the body and answers a line of JSON. The service and the shuffler acknowledge what is on disk.
 
-    python benchmarks/singles.py [--seconds 3] [--rounds 5] [--senders 128] [--tokens 1 10000]
+    python benchmarks/singles.py [--seconds 2] [--rounds 3] [--senders 256] [--tokens 1 10000]
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def start_shuffler(stack: ExitStack, folder: str, program: str, bodies: list[byt
 
 
 def measure(
-    seconds: float = 3.0, rounds: int = 5, senders: int = 128, token_counts: Sequence[int] = (1, 10_000)
+    seconds: float = 2.0, rounds: int = 3, senders: int = 256, token_counts: Sequence[int] = (1, 10_000)
 ) -> list[Row]:
     """Medians over rounds in which all take turns, so that whatever else the machine does happens to all of them."""
     bodies, program = some_bodies(), str(Path(sys.executable).with_name("hubbub"))
@@ -245,9 +245,9 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--senders", type=int, default=128)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--senders", type=int, default=256)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 10_000])
     parser.add_argument("--bare", action="store_true", help="be the endpoint that does nothing")
     options = parser.parse_args()

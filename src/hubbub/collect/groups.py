@@ -1,8 +1,8 @@
 """Many jobs in one go, on a thread of their own: thousands of senders a second share the disk's patience.
 
 The thread takes all jobs that are waiting and does them together; a job is done when what it wrote is on disk. While
-jobs come one by one, each is done at once. When several come at a time, waiting a moment for more of them makes fewer
-and larger groups, and a group costs the disk hardly more than a single job does.
+jobs come one by one, each is done at once. When several come at a time, waiting a few moments for more of them makes
+fewer and larger groups, and a group costs the disk hardly more than a single job does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 
 #: Jobs and bytes that are done in one go, unless one job alone has more.
 _GROUP, _GROUP_BYTES = 1024, 16 << 20
-#: Seconds that a thread with much to do waits for more.
-_MOMENT = 0.003
+#: Seconds that a thread with much to do waits for more, how often at most, and how many jobs need no more waiting.
+_MOMENT, _MOMENTS, _ENOUGH = 0.003, 4, 64
 
 
 class TooSlow(Exception):
@@ -155,8 +155,10 @@ class Groups(Generic[Job, Result]):
 
     def _next(self) -> list[_Ticket[Job, Result]]:
         """What is to be done together; nothing when it is time to end."""
-        if self._busy:
+        for _ in range(_MOMENTS if self._busy else 0):
             time.sleep(_MOMENT)
+            if len(self._queue) >= _ENOUGH or not self._queue or self._stopping:
+                break
         with self._wake:
             self._idle = True
             while not self._queue and not self._stopping:
