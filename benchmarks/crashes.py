@@ -5,14 +5,21 @@ until it is acknowledged, sometimes once more for good measure. In the end the s
 every report exactly once, its state must be that of a single pass over the same reports, bit for bit, and
 no reading along the way may have missed a report that had been acknowledged before.
 
-    python benchmarks/crashes.py [--rounds 50] [--store sqlite|postgresql|URL]
+Meanwhile an operator is busy: folds and looks at all pages come every moment, the store is backed up, checked and
+purged of old ids and states, and keys are made and retired. `processes` is the service as two processes on PostgreSQL,
+of which one is killed in every round, and then their parent. `shuffler` kills the shuffler in between instead.
+
+    python benchmarks/crashes.py [--rounds 50] [--kind sqlite|postgresql|processes|shuffler]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
 import http.client
 import json
+import os
 import random
 import secrets
 import shutil
@@ -25,15 +32,20 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hubbub.collect.store import Store
+from hubbub.collect.backup import back_up
+from hubbub.collect.keyring import KeyRing
+from hubbub.collect.retention import Horizons, purge
+from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Tokens
 from hubbub.primitives.envelope import Envelope, unseal
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import seal
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 
@@ -44,6 +56,51 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
         return port
+
+
+#: Everything that is done now and then is done all the time.
+RESTLESS = {"HUBBUB_FOLD_EVERY": "0.2", "HUBBUB_CHECK_EVERY": "0.5", "HUBBUB_OPEN_METRICS": "true"}
+
+
+class Operator:
+    """Somebody who backs up, checks, purges and rotates while the service is killed again and again."""
+
+    def __init__(self, store: str, task: Task, folder: Path) -> None:
+        self.done = {"backups": 0, "purges": 0, "rotations": 0}
+        self.troubles: list[str] = []
+        self._store, self._task, self._folder = store, task.digest.hex(), folder
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._enough.wait(1.0):
+            try:
+                copy = self._folder / f"backup-{self.done['backups']}.db"
+                found = back_up(self._store, copy)
+                self.troubles += found["problems"]
+                copy.unlink()
+                self.done["backups"] += 1
+                with closing(Store(self._store, create=False)) as store:
+                    purge(store, self._task, Horizons(ids=2, states=2), datetime.datetime.now(datetime.UTC))
+                    self.done["purges"] += 1
+                    keys = KeyRing(store)
+                    old = [key.id for key in keys.all() if key.retired is None]
+                    keys.new()
+                    for name in old[:-1]:  # the one before stays, for what is on its way
+                        keys.retire(name)
+                    self.done["rotations"] += 1
+            except Unavailable:
+                pass  # somebody else was writing for too long: the next time
+            except Refused as problem:
+                if "has nothing of a task" not in str(problem):
+                    self.troubles.append(str(problem))
+
+    def finish(self) -> dict[str, int]:
+        """Stop, and say how much was done."""
+        self._enough.set()
+        self._thread.join()
+        return self.done
 
 
 class Crowd:
@@ -81,7 +138,7 @@ class Crowd:
             numbers = np.stack([rng.integers(0, limit, count, dtype=np.uint64) for limit in limits], axis=1)
             reports = layout.pack(numbers).tobytes()
             body = Envelope(b"R", self.task.code, self.task.digest, count, b"", reports).seal()
-            name = secrets.token_hex(16)
+            name = f"{datetime.datetime.now(datetime.UTC):%Y%m%d}-{secrets.token_hex(16)}"
             self.sent[name] = reports
             times = 2 if rng.random() < 0.1 else 1
             for again in range(times):
@@ -118,10 +175,26 @@ class Crowd:
         self.reader.join()
 
 
-def start(task_file: Path, store: str, port: int, log: Any) -> subprocess.Popen[bytes]:
+def start(task_file: Path, store: str, port: int, log: Any, processes: int = 1) -> subprocess.Popen[bytes]:
     program = Path(sys.executable).with_name("hubbub")
     command = [str(program), "serve", str(task_file), "--store", store, "--port", str(port)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+    if processes > 1:
+        command += ["--processes", str(processes)]
+    environment = {**os.environ, **RESTLESS}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
+
+
+def kill(service: subprocess.Popen[bytes], processes: int, chance: random.Random) -> None:
+    """Kill the service; of several processes any one of them, and a moment later the parent."""
+    children = Path(f"/proc/{service.pid}/task/{service.pid}/children")
+    if processes > 1:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(chance.choice(children.read_text().split())), signal.SIGKILL)
+        time.sleep(chance.uniform(0, 2))
+    orphans = [Path("/proc") / pid for pid in children.read_text().split()]
+    service.send_signal(signal.SIGKILL)
+    service.wait()
+    wait_until(lambda: not any(orphan.exists() for orphan in orphans))  # they end by themselves
 
 
 def wait_until(answers: Callable[[], bool], seconds: float = 240) -> None:
@@ -140,11 +213,17 @@ def listens(port: int) -> bool:
     return True
 
 
-def crash_rounds(store: str, rounds: int, seed: int, longest: float = 1.5) -> dict[str, Any]:
-    """Kill the service `rounds` times, up to `longest` seconds after it began to listen or to answer."""
+def crashing_task() -> Task:
     keys = {"kind": "closed", "size": 500, "salt": "ab" * 16}
     mechanism = {"name": "sketch_response", "epsilon": 1.0, "max_entries": 8}
-    task = Task.parse({"name": "crashes", "keys": keys, "mechanism": mechanism})
+    return Task.parse({"name": "crashes", "keys": keys, "mechanism": mechanism})
+
+
+def crash_rounds(
+    store: str, rounds: int, seed: int, longest: float = 1.5, processes: int = 1
+) -> dict[str, Any]:
+    """Kill the service `rounds` times, up to `longest` seconds after it began to listen or to answer."""
+    task = crashing_task()
     chance, port = random.Random(seed), free_port()
     with closing(Store(store)) as opened:
         token = Tokens(opened).new("admin")
@@ -152,20 +231,21 @@ def crash_rounds(store: str, rounds: int, seed: int, longest: float = 1.5) -> di
         task.save(Path(folder) / "task.toml")
         with (Path(folder) / "log").open("wb") as log:
             crowd = Crowd(task, port, token, seed)
+            operator = Operator(store, task, Path(folder))
             try:
                 for _ in range(rounds):
-                    service = start(Path(folder) / "task.toml", store, port, log)
+                    service = start(Path(folder) / "task.toml", store, port, log, processes)
                     wait_until(lambda: listens(port))
                     if chance.random() < 0.7:
                         wait_until(lambda: crowd.ask("GET", "")[0] == 200)
                     time.sleep(chance.uniform(0, longest))
-                    service.send_signal(signal.SIGKILL)
-                    service.wait()
-                service = start(Path(folder) / "task.toml", store, port, log)
+                    kill(service, processes, chance)
+                service = start(Path(folder) / "task.toml", store, port, log, processes)
                 wait_until(lambda: crowd.ask("GET", "")[0] == 200)
                 wait_until(lambda: crowd.repeats >= 3)
             finally:
                 crowd.finish()
+                done = operator.finish()
             status, answer = crowd.ask("GET", "")
             assert status == 200, answer
             counted = json.loads(answer)["reports"]
@@ -185,9 +265,108 @@ def crash_rounds(store: str, rounds: int, seed: int, longest: float = 1.5) -> di
         "retries": crowd.retries,
         "repeats": crowd.repeats,
         "readings": crowd.readings,
-        "troubles": crowd.troubles,
+        "troubles": crowd.troubles + operator.troubles,
+        **done,
         "exit": ended,
         "errors": [line for line in lines.splitlines() if '"error"' in line],
+    }
+
+
+def shuffler_rounds(rounds: int, seed: int, least: int = 50) -> dict[str, Any]:
+    """Kill the shuffler in between: every sealed report arrives at the collector once, in crowds of `least` or more."""
+    task, chance = crashing_task(), random.Random(seed)
+    layout, rng = task.mechanism.layout, np.random.default_rng(seed)
+    limits = [field.limit for field in layout.fields]
+    sent: list[bytes] = []
+    counts = {"batches": 0, "retries": 0, "repeats": 0}
+    enough = threading.Event()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        task.save(folder / "task.toml")
+        port, collector_port, store = free_port(), free_port(), f"sqlite:///{folder}/store.db"
+        with closing(Store(store)) as opened:
+            admin, token = (Tokens(opened).new(role) for role in ("admin", "shuffler"))
+            public = KeyRing(opened).public
+        log = stack.enter_context((folder / "log").open("wb"))
+        collector = start(folder / "task.toml", store, collector_port, log)
+        stack.callback(collector.wait)
+        stack.callback(collector.terminate)
+        wait_until(lambda: listens(collector_port))
+        command = [str(Path(sys.executable).with_name("hubbub")), "shuffler", f"{folder}/task.toml"]
+        command += ["--collector", f"http://127.0.0.1:{collector_port}", "--crowd", str(least)]
+        command += ["--store", f"{folder}/shuffler.db", "--port", str(port)]
+        environment = {**os.environ, "HUBBUB_SHUFFLER_TOKEN": token, "HUBBUB_UPLOAD_TOKEN": "up", **RESTLESS}
+
+        def begin() -> subprocess.Popen[bytes]:
+            made = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
+            wait_until(lambda: listens(port))
+            return made
+
+        def post(items: bytes) -> bool:
+            headers = {"Authorization": "Bearer up", "Hubbub-Batch": "x"}
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                try:
+                    connection.request("POST", f"/v2/tasks/{task.digest.hex()}/sealed", items, headers)
+                    answer = connection.getresponse()
+                    return answer.status == 200 and b"refused" not in answer.read()
+                except (OSError, http.client.HTTPException):
+                    return False
+
+        def deliver(count: int) -> None:
+            numbers = np.stack([rng.integers(0, limit, count, dtype=np.uint64) for limit in limits], axis=1)
+            reports = [row.tobytes() for row in layout.pack(numbers)]
+            sent.extend(reports)
+            items = b"".join(seal(report, public, task) for report in reports)
+            again = 2 if rng.random() < 0.1 else 1
+            for _ in range(again):
+                while not post(items):
+                    counts["retries"] += 1
+                    time.sleep(0.02)
+            counts["batches"] += 1
+            counts["repeats"] += again - 1
+
+        def send() -> None:
+            while not enough.is_set():
+                deliver(int(rng.integers(1, 20)))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            for _ in range(rounds):
+                process, before = begin(), counts["batches"]
+                if chance.random() < 0.7:
+                    wait_until(lambda before=before: counts["batches"] > before)  # type: ignore[misc]
+                time.sleep(chance.uniform(0, 1.5))
+                process.kill()
+                process.wait()
+            process = begin()
+            wait_until(lambda: counts["repeats"] >= 3)
+        finally:
+            enough.set()
+            sender.join()
+        deliver(least)  # so that all that wait are a crowd
+
+        def ask(path: str) -> bytes:
+            headers = {"Authorization": f"Bearer {admin}"}
+            with closing(http.client.HTTPConnection("127.0.0.1", collector_port, timeout=60)) as connection:
+                connection.request("GET", f"/v1/tasks/{task.digest.hex()}{path}", headers=headers)
+                return connection.getresponse().read()
+
+        wait_until(lambda: json.loads(ask(""))["reports"] >= len(sent))
+        about, state = json.loads(ask("")), ask("/state")
+        process.terminate()
+        ended = process.wait(30)
+    everything = b"".join(sent)
+    smallest = about["guarantee"]["shuffled"]["crowd"] if about["guarantee"]["shuffled"] else 0
+    return {
+        "kills": rounds,
+        **counts,
+        "reports": len(sent),
+        "counted": about["reports"],
+        "same_state": bytes(unseal(state, kind=b"S").payload) == aggregate(task, everything).to_bytes(),
+        "readings": 0,
+        "smallest": smallest,
+        "troubles": [] if smallest >= least and ended == 0 else [f"a crowd of {smallest}, exit code {ended}"],
     }
 
 
@@ -210,23 +389,27 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--store", action="append", help="sqlite, postgresql or an address (default: both)")
+    kinds = ("sqlite", "postgresql", "processes", "shuffler")
+    parser.add_argument("--kind", action="append", choices=kinds, help="what to kill (default: all, in turn)")
     options = parser.parse_args()
-    for kind in options.store or ["sqlite", "postgresql"]:
+    for kind in options.kind or kinds:
         started = time.monotonic()
-        if kind == "postgresql":
-            with postgresql() as url:
-                found = crash_rounds(url, options.rounds, options.seed)
-        elif kind == "sqlite":
+        if kind == "sqlite":
             with tempfile.TemporaryDirectory() as folder:
                 found = crash_rounds(f"sqlite:///{folder}/store.db", options.rounds, options.seed)
+        elif kind == "shuffler":
+            found = shuffler_rounds(options.rounds, options.seed)
         else:
-            found = crash_rounds(kind, options.rounds, options.seed)
+            with postgresql() as url:
+                found = crash_rounds(
+                    url, options.rounds, options.seed, processes=2 if kind == "processes" else 1
+                )
         sound = found["same_state"] and found["counted"] == found["reports"] and not found["troubles"]
         print(
             f"{kind}: {found['kills']} kills in {time.monotonic() - started:.0f} s; {found['batches']:,} batches, "
             f"{found['reports']:,} reports sent, {found['counted']:,} counted; {found['retries']:,} retries, "
-            f"{found['repeats']:,} sent twice, {found['readings']:,} readings; "
+            f"{found['repeats']:,} sent twice, {found['readings']:,} readings, {found.get('backups', 0)} backups, "
+            f"{found.get('rotations', 0)} rotations of keys; "
             f"state {'is' if found['same_state'] else 'IS NOT'} that of a single pass: {'sound' if sound else found}"
         )
         if not sound:

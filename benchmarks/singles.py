@@ -3,7 +3,7 @@
 Each runs on one core (taskset) over the same HTTP server; the senders run on the others. The bare endpoint is
 Starlette's: it reads the body and answers a line of JSON. The service and the shuffler acknowledge what is on disk.
 
-    python benchmarks/singles.py [--seconds 3] [--rounds 5] [--senders 128] [--tokens 1 10000]
+    python benchmarks/singles.py [--seconds 2] [--rounds 3] [--senders 256] [--tokens 1 10000]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from hubbub.collect.keypair import KeyPair
+from hubbub.collect.mixer import Mixer
 from hubbub.collect.store import Store
 from hubbub.collect.tokens import Tokens, tokens
 from hubbub.primitives.envelope import Envelope
@@ -145,6 +146,7 @@ def bare() -> None:
     from starlette.routing import Route
 
     from hubbub.collect.serving import address, listen, run_app
+    from hubbub.collect.settings import Settings
 
     async def answer(request: Request) -> Response:
         await request.body()
@@ -152,7 +154,9 @@ def bare() -> None:
 
     sock = listen("127.0.0.1", 0)
     print(json.dumps({"address": address(sock)}), flush=True)
-    run_app(Starlette(routes=[Route("/v1/tasks/{task}/reports", answer, methods=["POST"])]), sock)
+    app = Starlette(routes=[Route("/v1/tasks/{task}/reports", answer, methods=["POST"])])
+    app.state.settings = Settings()  # the same guard at the door
+    run_app(app, sock)
 
 
 def rates(
@@ -195,18 +199,21 @@ def start_service(stack: ExitStack, folder: str, program: str, count: int, bodie
 
 def start_shuffler(stack: ExitStack, folder: str, program: str, bodies: list[bytes]) -> Subject:
     """A shuffler whose crowd never gets complete."""
-    public, width = KeyPair.fresh().public, TASK.mechanism.layout.width
-    items = [seal(body[-16 - width : -16], public, TASK) for body in bodies for _ in range(20)]
+    pair, width = KeyPair.fresh(), TASK.mechanism.layout.width
+    items = [seal(body[-16 - width : -16], pair.public, TASK) for body in bodies for _ in range(20)]
+    mixer = Mixer(f"{folder}/shuffler.db")
+    mixer.remember_keys([pair.id])  # as if the collector had been asked before
+    mixer.close()
     os.environ.update({"HUBBUB_SHUFFLER_TOKEN": "hub_shuffler_x", "HUBBUB_UPLOAD_TOKEN": "up"})
     crowd = ["--crowd", "100000", "--collector", "http://127.0.0.1:1", "--store", f"{folder}/shuffler.db"]
     command = [program, "shuffler", f"{folder}/task.toml", *crowd, "--port", "0", "--json"]
-    path = f"/v1/tasks/{TASK.digest.hex()}/sealed"
+    path = f"/v2/tasks/{TASK.digest.hex()}/sealed"
     server = stack.enter_context(on_one_core(command))
     return Subject("shuffler", 1, server, lambda keep: request(path, "up", secrets.choice(items), keep))
 
 
 def measure(
-    seconds: float = 3.0, rounds: int = 5, senders: int = 128, token_counts: Sequence[int] = (1, 10_000)
+    seconds: float = 2.0, rounds: int = 3, senders: int = 256, token_counts: Sequence[int] = (1, 10_000)
 ) -> list[Row]:
     """Medians over rounds in which all take turns, so that whatever else the machine does happens to all of them."""
     bodies, program = some_bodies(), str(Path(sys.executable).with_name("hubbub"))
@@ -238,9 +245,9 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--senders", type=int, default=128)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--senders", type=int, default=256)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 10_000])
     parser.add_argument("--bare", action="store_true", help="be the endpoint that does nothing")
     options = parser.parse_args()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import resource
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,14 +20,13 @@ from urllib.parse import urlsplit
 
 import pytest
 from collecting import Collector, collected_task, collecting, eventually, sealed_batch, some_reports
-from live import ask, bearer
+from live import Answer, ask, bearer, keyed_mixer, opaque_items
 
+from helpers import python
 from hubbub.collect import connections
-from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
 from hubbub.collect.settings import Settings
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
-from hubbub.protocol.sealing import sealed_width
 
 TASK = collected_task()
 SHORT: dict[str, Any] = {
@@ -74,31 +75,37 @@ def head(path: str, length: int, token: str, batch: str = "slow") -> bytes:
 class Target:
     """A running service and a way to see whether honest senders are served."""
 
-    def __init__(self, address: str, path: str, token: str, honest: Callable[[], bool]) -> None:
-        self.address, self.path, self.token, self.honest = address, path, token, honest
+    def __init__(self, address: str, path: str, token: str, body: Callable[[], bytes], service: Any) -> None:
+        self.address, self.path, self.token, self.body, self.service = address, path, token, body, service
+        self._numbers = itertools.count()
+
+    def upload(self, body: bytes) -> Answer:
+        headers = {**bearer(self.token), "Hubbub-Batch": f"honest-{next(self._numbers)}"}
+        return ask(self.address + self.path, body, headers)
+
+    def honest(self) -> bool:
+        return self.upload(self.body()).status == 200
 
 
 @pytest.fixture(params=["collector", "shuffler"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     """Either service, with little patience and room for thirty."""
-    limits = {**SHORT, "connections": 30}
+    limits = {**SHORT, "connections": 30, "uploads_per_token": 5, "memory": 20_000}
     if request.param == "collector":
         with collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector:
-            numbers = iter(range(10**6))
-
-            def honest() -> bool:
-                return collector.send(some_reports(TASK, 3), f"honest-{next(numbers)}").status == 200
-
-            yield Target(collector.address, f"{collector.path}/reports", collector.token, honest)
+            yield Target(
+                collector.address,
+                f"{collector.path}/reports",
+                collector.token,
+                lambda: sealed_batch(TASK, some_reports(TASK, 3)),
+                collector,
+            )
         return
-    mixing = Shuffler(Mixer(tmp_path / "shuffler.db"), [TASK], "http://127.0.0.1:9", "t", "up", 10**4)
+    mixer = keyed_mixer(tmp_path / "shuffler.db")
+    mixing = Shuffler(mixer, [TASK], "http://127.0.0.1:9", "t", "up", 10**4)
     with serving(create_shuffler_app(mixing, Settings(**limits))) as address:
         path = f"/v2/tasks/{TASK.digest.hex()}/sealed"
-
-        def sealed() -> bool:
-            return ask(address + path, os.urandom(sealed_width(TASK)), bearer("up")).status == 200
-
-        yield Target(address, path, "up", sealed)
+        yield Target(address, path, "up", lambda: opaque_items(TASK, 1)[0], mixing)
 
 
 # Idle
@@ -260,18 +267,51 @@ def test_a_client_that_does_not_read_is_hung_up_on(
 # Tokens
 
 
-def test_one_token_cannot_take_all_places(tmp_path: Path) -> None:
-    limits = {**SHORT, "body_grace": 20.0, "uploads_per_token": 3}
-    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector, ExitStack() as stack:
-        greedy = collector.service.tokens.new("upload")
-        for number in range(3):
-            connection = stack.enter_context(dialled(collector.address))
-            connection.sendall(head(f"{collector.path}/reports", 1000, greedy, f"slow-{number}") + b"x")
-        body = sealed_batch(TASK, some_reports(TASK, 3))
-        eventually(lambda: collector.upload(body, "one-more", greedy).status == 429)
-        assert collector.upload(body, "another").status == 200
-        stack.close()
-        eventually(lambda: collector.upload(body, "one-more", greedy).status == 200)
+def test_one_token_cannot_take_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the store hangs, three batches of a token wait; the fourth is sent away, and another token's is not."""
+    body = sealed_batch(TASK, some_reports(TASK, 3))
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, uploads_per_token=3) as collector:
+        store, begun, go_on = collector.service.store, threading.Event(), threading.Event()
+        greedy, append = collector.service.tokens.new("upload"), store.append
+
+        def hang(group: Any) -> Any:
+            begun.set()
+            go_on.wait(20)
+            return append(group)
+
+        monkeypatch.setattr(store, "append", hang)
+        with ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(collector.upload, body, "greedy", greedy)]
+            assert begun.wait(10)
+            waiting += [
+                pool.submit(collector.upload, body, f"greedy-{number}", greedy) for number in range(2)
+            ]
+            eventually(lambda: len(collector.service.writer) == 2)
+            assert collector.upload(body, "one-more", greedy).status == 429
+            another = pool.submit(collector.upload, body, "another")
+            go_on.set()
+        assert [upload.result().status for upload in [*waiting, another]] == [200] * 4
+        assert collector.upload(body, "one-more", greedy).status == 200
+
+
+@pytest.mark.parametrize("target", ["collector", "shuffler"], indirect=True)
+def test_silent_requests_of_a_token_keep_nobody_out(target: Target) -> None:
+    """Twenty bodies that do not come, with the token that everybody has, where five may be on their way."""
+    with ExitStack() as stack:
+        silent = [stack.enter_context(dialled(target.address)) for _ in range(20)]
+        for number, connection in enumerate(silent):
+            connection.sendall(head(target.path, 1000, target.token, f"silent-{number}"))
+        answers = [said(connection) for connection in silent[:15]]
+        assert all(b" 408 " in answer and b"others came after it" in answer for answer in answers)
+        assert target.honest()
+        with dialled(
+            target.address
+        ) as slow:  # one that comes in two parts pushes another one out, and gets through
+            body = target.body()
+            slow.sendall(head(target.path, len(body), target.token, "in-parts") + body[:10])
+            assert b"others came after it" in said(silent[15])
+            slow.sendall(body[10:])
+            assert b" 200 " in slow.recv(1 << 16)
 
 
 def test_only_what_has_come_takes_room(tmp_path: Path) -> None:
@@ -288,6 +328,24 @@ def test_only_what_has_come_takes_room(tmp_path: Path) -> None:
             assert collector.upload(body, "second", other).status == 200
         eventually(lambda: collector.upload(body, "third").status == 200)
         assert collector.reports == 3000
+
+
+def test_all_routes_share_the_memory(target: Target) -> None:
+    """Of 20,000 bytes one body has taken 19,000: on no route of the process is there room for 2,000 more."""
+    paths = [target.path]
+    if isinstance(target.service, Collector):
+        paths += [target.service.shuffled, f"{target.service.path}/shuffled"]
+    for path in paths:
+        with dialled(target.address) as half:
+            half.sendall(head(path, 20_000, target.token, "half") + b"x" * 19_000)
+            for other in paths:
+
+                def refused(other: str = other) -> bool:
+                    headers = {**bearer(target.token), "Hubbub-Batch": "more"}
+                    return ask(target.address + other, b"x" * 2000, headers).status == 429
+
+                eventually(refused)
+        eventually(target.honest)
 
 
 def full(collector: Collector, body: bytes) -> bool:
@@ -337,3 +395,23 @@ def test_the_limit_follows_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, most in ((128, 64), (1024, 768), (20_000, 4096)):
         monkeypatch.setattr(connections, "most_files", lambda files=files: files)
         assert connections.Door(Settings()).most == most
+
+
+def test_as_many_files_as_the_system_allows() -> None:
+    """A process that may ask for more files does so; one that asks in vain, or need not ask, knows what it has."""
+    code = (
+        "import resource, sys\n"
+        "from hubbub.collect.connections import most_files\n"
+        "limits = tuple(int(word) for word in sys.argv[1:3])\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n"
+        "if sys.argv[3] == 'vain':\n"
+        "    def refuse(*_): raise ValueError('not allowed to raise maximum limit')\n"
+        "    resource.setrlimit = refuse\n"
+        "print(most_files(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    for soft, hard, how, found in (
+        (100, 300, "asked", "300 300"),
+        (300, 300, "asked", "300 300"),
+        (100, 300, "vain", "100 100"),
+    ):
+        assert python(code, soft, hard, how).split() == found.split()

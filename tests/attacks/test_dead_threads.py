@@ -22,6 +22,7 @@ from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Tokens
 from hubbub.collect.workers import Worker
 from hubbub.model.state import State
+from hubbub.protocol.sealing import key_id
 from hubbub.protocol.task import Task
 
 TASK = collected_task()
@@ -183,7 +184,7 @@ def test_the_forwarding_thread_meets_a_surprise(
             broken.setattr(module, "post", raising(surprise))
             with serving(create_shuffler_app(mixing)) as url:
                 path = f"{url}/v2/tasks/{TASK.digest.hex()}/sealed"
-                body = b"".join(opaque_items(TASK, 5))
+                body = b"".join(opaque_items(TASK, 5, key_id(collector.service.keys.public)))
                 assert ask(path, body, bearer("up")).json["accepted"] == 5
                 eventually(lambda: mixing.worker.failures >= 3)
                 eventually(lambda: ask(f"{url}/readyz").status == 503)

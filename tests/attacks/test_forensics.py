@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collecting import collected_task
-from live import opaque_items
+from live import keyed_mixer, opaque_items
 
 from helpers import contents
 from hubbub.collect import staging
@@ -148,7 +148,7 @@ class Untouched:
 
 def test_nothing_says_who_came_with_whom_or_when(tmp_path: Path) -> None:
     """While items wait, when their crowd is closed and after it has left; the file of slots grows on the way."""
-    sent, mixer = requests(), Mixer(tmp_path / "shuffler.db")
+    sent, mixer = requests(), keyed_mixer(tmp_path / "shuffler.db")
     mixing = Shuffler(mixer, [TASK], "http://127.0.0.1:9", "t", "up", REQUESTS * MEMBERS)
     mixer.add(TASK, opaque_items(TASK, 900))
     mixer.close_crowds(TASK, 900)  # an earlier crowd, so that slots are used for the second time

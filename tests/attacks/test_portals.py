@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -11,16 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from collecting import collected_task, collecting, eventually, some_reports
-from live import opaque_items, own_answer
+from collecting import collected_task, collecting, eventually, sealed_batch, some_reports
+from live import keyed_mixer, opaque_items, own_answer
 
-from hubbub.collect.mixer import Mixer
+from hubbub.collect.retention import Horizons, purge
 from hubbub.collect.shuffler import Shuffler
 from hubbub.device import spool, upload
 from hubbub.device.upload import Uploader
 from hubbub.primitives.envelope import unseal
 from hubbub.protocol.delivery import judge
-from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.sealing import seal, sealed_width
 from hubbub.server.fold import aggregate
 
 TASK = collected_task()
@@ -226,6 +227,67 @@ def test_the_collectors_own_limit_ends_with_single_reports(tmp_path: Path) -> No
             assert [len(path.read_bytes()) for path in uploader.refused] == [3] * 5
 
 
+@pytest.mark.parametrize("limits", [{"most_reports": 4}, {"largest_body": 60}, {"largest_body": 10}])
+def test_a_stored_batch_is_not_cut_when_the_limits_are_lowered(
+    limits: dict[str, int], tmp_path: Path
+) -> None:
+    """It was taken, the answer got lost, and the operator allows less from now on: it counts once."""
+    url, task = f"sqlite:///{tmp_path}/s.db", collected_task()
+    reports, other = some_reports(task, 20), sealed_batch(task, some_reports(task, 20))
+    with Uploader("http://127.0.0.1:9", task, "t", tmp_path / "spool", batch=20) as uploader:
+        uploader.add(reports)
+    (path,) = (tmp_path / "spool").rglob("*.batch")
+    with collecting(url, task) as collector:
+        assert collector.send(path.read_bytes(), path.stem).json["accepted"] == 20
+        token = collector.service.tokens.new("upload")
+    with collecting(url, task, **limits) as collector:
+        with Uploader(collector.address, task, token, tmp_path / "spool", batch=20) as uploader:
+            assert uploader.flush()
+        again = collector.send(reports, path.stem)
+        assert (again.status, again.json["repeated"]) == (200, True)
+        assert collector.upload(other, path.stem).status == 409  # other reports under the same name
+        assert collector.upload(other, "never-seen").status == 413
+        assert collector.reports == 20
+        now = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=9)
+        purge(collector.service.store, task.digest.hex(), Horizons(ids=3), now)
+        late = collector.send(reports, path.stem)
+        assert (late.status, late.json["title"]) == (
+            409,
+            "too old",
+        )  # nobody knows, and in halves it might count
+
+
+def test_a_stored_crowd_is_acknowledged_whatever_its_size(tmp_path: Path) -> None:
+    url, task = f"sqlite:///{tmp_path}/s.db", collected_task()
+    with collecting(url, task) as collector:
+        public, width = collector.service.keys.public, task.mechanism.layout.width
+        reports = some_reports(task, 10)
+        crowd = b"".join(seal(reports[i : i + width], public, task) for i in range(0, len(reports), width))
+        assert collector.upload(crowd, "crowd", path=collector.shuffled).json["accepted"] == 10
+    with collecting(url, task, most_reports=4) as collector:
+        assert collector.upload(crowd, "crowd", path=collector.shuffled).json["repeated"] is True
+        assert collector.upload(crowd, "other", path=collector.shuffled).status == 413
+        assert collector.reports == 10
+
+
+def test_a_crowd_that_is_too_large_for_the_collector_is_cut(tmp_path: Path) -> None:
+    """Its own 413 means that it does not have it: it goes in halves, none of them smaller than a crowd may be."""
+    mixer, sent, width = keyed_mixer(tmp_path / "shuffler.db"), opaque_items(TASK, 24), sealed_width(TASK)
+    with portal() as (between, url):
+        mixing = Shuffler(mixer, [TASK], url, "t", "up", 5)
+        mixing.accept(TASK, b"".join(sent))
+        between.answers = [lambda batch: Said(413, *own_answer(413, batch))] * 2  # all of them, and one half
+        for _ in range(4):
+            mixing.step()
+        assert mixer.outgoing() == []
+        crowds = list(between.taken.values())
+        assert sorted(len(body) // width for body in crowds) == [6, 6, 12]
+        got = b"".join(crowds)
+        assert sorted(got[at : at + width] for at in range(0, len(got), width)) == sorted(sent)
+        assert len({batch for batch, _ in between.sent}) == 5
+    mixer.close()
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_crash_while_a_batch_is_cut_leaves_every_report_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,7 +341,7 @@ def test_one_batch_that_cannot_pass_holds_up_nobody(tmp_path: Path) -> None:
 def test_a_shuffler_keeps_a_crowd_until_the_collector_itself_has_it(foreign: str, tmp_path: Path) -> None:
     width = sealed_width(TASK)
     sent = opaque_items(TASK, 60)
-    mixer = Mixer(tmp_path / "shuffler.db")
+    mixer = keyed_mixer(tmp_path / "shuffler.db")
     with portal() as (between, url):
         mixing = Shuffler(mixer, [TASK], url, "t", "up", 60)
         mixing.accept(TASK, b"".join(sent))
@@ -297,7 +359,7 @@ def test_a_shuffler_keeps_a_crowd_until_the_collector_itself_has_it(foreign: str
 
 @pytest.mark.parametrize("status", [409, 413, 422])
 def test_a_crowd_that_the_collector_refuses_is_kept(status: int, tmp_path: Path) -> None:
-    mixer = Mixer(tmp_path / "shuffler.db")
+    mixer = keyed_mixer(tmp_path / "shuffler.db")
     with portal() as (between, url):
         mixing = Shuffler(mixer, [TASK], url, "t", "up", 5)
         mixing.accept(TASK, b"".join(opaque_items(TASK, 5)))

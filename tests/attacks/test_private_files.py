@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from collecting import collected_task, collecting, some_reports
 
-from helpers import refused
+from helpers import refuse, refused, succeed
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.store import Store
+from hubbub.collect.tokens import Tokens
 from hubbub.device.ledger import Ledger
 from hubbub.device.upload import Uploader
 from hubbub.primitives.envelope import keep_private
@@ -101,3 +104,27 @@ def test_a_file_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         Mixer("/proc/hubbub.db")
     with refused("cannot be kept private"):
         keep_private(tmp_path / "none")
+
+
+def test_the_file_of_the_first_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its owner's eyes only, whatever the umask is, and never written over: then no token is made either."""
+    monkeypatch.setattr("hubbub.collect.serving.run", lambda plan, sock: sock.close())
+    monkeypatch.chdir(tmp_path)
+    TASK.save(tmp_path / "task.toml")
+    file = tmp_path / "tokens.json"
+    words = ("serve", "task.toml", "--port", 0, "--first-tokens", file, "--store")
+    said = succeed(*words, "sqlite:///one.db")
+    assert (said["tokens"], said["tokens_file"]) == ({}, str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    written = file.read_bytes()
+    with closing(Store("sqlite:///one.db")) as store:
+        grants = {role: Tokens(store).grant_of(token) for role, token in json.loads(written).items()}
+    assert {role: grant and grant.role for role, grant in grants.items()} == {
+        "upload": "upload",
+        "analyst": "analyst",
+    }
+    assert "tokens.json" in refuse(*words, "sqlite:///two.db")
+    with closing(Store("sqlite:///two.db")) as store:
+        assert Tokens(store).all() == []
+    assert succeed(*words, "sqlite:///one.db")["tokens_file"] is None  # a store that has tokens needs no file
+    assert file.read_bytes() == written

@@ -8,8 +8,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from hubbub.collect.mixer import Mixer
 from hubbub.protocol.sealing import KEY_BYTES, sealed_width
 from hubbub.protocol.task import Task
 
@@ -53,9 +55,21 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def opaque_items(task: Task, count: int) -> list[bytes]:
+def opaque_items(task: Task, count: int, key: bytes = b"key1") -> list[bytes]:
     """What looks like sealed reports for one key to somebody who cannot open them."""
-    return [secrets.token_bytes(sealed_width(task) - KEY_BYTES) + b"key1" for _ in range(count)]
+    return [secrets.token_bytes(sealed_width(task) - KEY_BYTES) + key for _ in range(count)]
+
+
+def keyed_mixer(path: Path, *others: bytes) -> Mixer:
+    """A shuffler's store that knows from earlier which keys the collector has: that of opaque items, and others."""
+    mixer = Mixer(path)
+    mixer.remember_keys([b"key1", *others])
+    return mixer
+
+
+def keys_answer(*others: bytes) -> bytes:
+    """What a collector with these keys answers when it is asked for them."""
+    return json.dumps({"key": "", "id": "", "opens": [key.hex() for key in (b"key1", *others)]}).encode()
 
 
 def bearer(token: str) -> dict[str, str]:

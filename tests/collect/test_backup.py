@@ -7,15 +7,18 @@ import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sql
-from collecting import COLLISION, collected_task, collecting, some_reports
+from collecting import COLLISION, collected_task, collecting, eventually, some_reports
 
 from helpers import refuse, refused, succeed
+from hubbub.collect import retention
 from hubbub.collect.backup import back_up, check, restore
 from hubbub.collect.database import history, ids, log, segments, states
 from hubbub.collect.metrics import Metrics
@@ -215,6 +218,57 @@ def test_forgotten_batches_are_never_counted_twice(opened: Opener, store_url: st
     assert before != fold(store)
     with store.reading() as connection:
         assert connection.execute(sql.select(sql.func.count()).select_from(ids)).scalar_one() == 11
+
+
+def test_ids_go_day_by_day(opened: Opener, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction for each day, and uploads in between: what is refused is refused from the first one on."""
+    store, other = opened(store_url), opened(store_url)
+    days = ["20260801", "20260802", "20260803"]
+    old = [batch(stamped(day, number), seed=number + 1) for day in days for number in range(4)]
+    assert store.append(old) == ["stored"] * 12
+    writing, left, came = store.writing, [], []
+
+    @contextmanager
+    def watched() -> Iterator[Any]:
+        with writing() as connection:
+            yield connection
+        with other.reading() as reading:
+            left.append(reading.execute(sql.select(sql.func.count()).select_from(ids)).scalar_one())
+        came.append(other.append([old[0], old[-1], batch(f"new-{len(came)}")]))
+
+    monkeypatch.setattr(store, "writing", watched)
+    assert purge(store, NAME, Horizons(ids=30), NOW)["ids"] == 12
+    assert left == [12, 8 + 1, 4 + 2, 0 + 3]  # after the watermark, and after each day
+    assert came == [["expired", "expired", "stored"]] * 4
+
+
+def test_uploads_wait_while_something_is_purged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite lets one write at a time: uploads queue meanwhile, and are acknowledged when the purge is over."""
+    url, begun, go_on = f"sqlite:///{tmp_path}/s.db", threading.Event(), threading.Event()
+    drop = retention._drop_reports
+
+    def slow(*arguments: Any) -> int:
+        begun.set()
+        assert go_on.wait(20)
+        return drop(*arguments)
+
+    monkeypatch.setattr(retention, "_drop_reports", slow)
+    with (
+        collecting(url, fold_every=60) as collector,
+        closing(Store(url)) as store,
+        ThreadPoolExecutor(9) as pool,
+    ):
+        assert collector.send(some_reports(TASK, 3), "first").status == 200
+        assert collector.reports == 3
+        purging = pool.submit(purge, store, NAME, Horizons(reports=1), NOW)
+        assert begun.wait(10)
+        uploads = [pool.submit(collector.send, some_reports(TASK, 3), f"b{number}") for number in range(8)]
+        eventually(lambda: len(collector.service.writer) > 0)
+        assert not any(upload.done() for upload in uploads)
+        go_on.set()
+        assert [upload.result().status for upload in uploads] == [200] * 8
+        assert purging.result()["reports"] == 0
+        assert collector.reports == 27
 
 
 def test_a_late_device_is_told(tmp_path: Path) -> None:

@@ -440,7 +440,7 @@ def test_metrics(tmp_path: Path) -> None:
         collector.send(some_reports(TASK, 10) + b"\xff\xff\xff", "one")
         collector.send(b"\xff\xff\xff", "two")
         ask(f"{collector.address}{collector.path}/reports", b"x", bearer("wrong"))
-        answer = ask(f"{collector.address}/metrics")
+        answer = collector.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         lines = dict(line.rsplit(" ", 1) for line in answer.body.decode().splitlines() if line[0] != "#")
     name = TASK.digest.hex()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sql
 from collecting import Collector, collected_task, collecting, eventually, some_reports
+from live import ask
 
 from helpers import refused
+from hubbub.collect import transactions
 from hubbub.collect.api import create_app
 from hubbub.collect.database import meta, states
+from hubbub.collect.integrity import damaged_pages
 from hubbub.collect.store import Store, Unavailable
 
 TASK = collected_task()
@@ -90,6 +95,52 @@ def test_ordinary_life_is_no_damage(tmp_path: Path) -> None:
         assert collector.reports == 40_000
 
 
+def test_connections_that_are_all_closed_are_no_damage(tmp_path: Path) -> None:
+    """SQLite removes its log with the last connection. Here one stays, so the pool may close all of its own."""
+    url = f"sqlite:///{tmp_path}/s.db"
+    with collecting(url, TASK, fold_every=60) as collector:
+        for number in range(3):
+            assert collector.send(some_reports(TASK, 5), f"b{number}").status == 200
+            collector.service.store.engine.dispose()
+            Store(url).close()  # as every command does that is run beside the service
+            assert (tmp_path / "s.db-wal").exists()
+        assert collector.get("/readyz").json == {"status": "ready"}
+        assert collector.reports == 15
+    assert not (tmp_path / "s.db-wal").exists()  # at the end everything is in the file
+
+
+def test_a_look_at_all_pages_can_be_stopped(tmp_path: Path) -> None:
+    """What is wrong is in the last of two million rows, and a look that is stopped does not come so far."""
+    path = tmp_path / "large.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE numbers (number INTEGER PRIMARY KEY, word TEXT)")
+        some = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000000)"
+        db.execute(f"INSERT INTO numbers {some} SELECT i, CASE WHEN i < 2000000 THEN 'a' END FROM n")
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, 'TEXT', 'TEXT NOT NULL')")
+        db.commit()
+    assert "NULL value" in damaged_pages(path)
+    assert damaged_pages(path, stopped=lambda: True) == ""
+    assert damaged_pages(path, seconds=1e-6) == ""
+
+
+def test_the_end_does_not_wait_for_a_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that would take for ever is under way when the service is asked to end."""
+    begun = threading.Event()
+
+    def endless(path: Path, seconds: float, stopped: Callable[[], bool]) -> str:
+        if seconds:
+            return ""  # the first look has a limit of its own
+        begun.set()
+        eventually(stopped, seconds=60)
+        return ""
+
+    monkeypatch.setattr(transactions, "damaged_pages", endless)
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK) as collector:
+        assert begun.wait(20)
+        assert collector.send(some_reports(TASK, 5), "meanwhile").status == 200
+
+
 def test_damage_is_noticed_at_the_start(tmp_path: Path) -> None:
     with collecting(f"sqlite:///{tmp_path}/s.db") as collector:
         collector.send(some_reports(TASK, 20_000), "one")
@@ -137,7 +188,9 @@ def test_one_damaged_task_leaves_the_others_alone(store_url: str) -> None:
         eventually(lambda: bad.digest.hex() in collector.service.folder.damaged)
         assert collector.send(some_reports(bad, 10), "two").status == 503
         assert collector.get(collector.path).status == 503
-        assert collector.get("/readyz").json == {"status": "ready", "damaged": [bad.digest.hex()]}
+        ready = {"status": "ready", "damaged_tasks": 1}
+        assert collector.get("/readyz").json == {**ready, "damaged": [bad.digest.hex()]}
+        assert ask(f"{collector.address}/readyz").json == ready  # to others it names nobody
         first, second = collector.get("/v1/tasks").json["tasks"]
         assert "backup" in first["damaged"]
         assert second["reports"] == 10

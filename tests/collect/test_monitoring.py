@@ -13,9 +13,12 @@ import pytest
 import yaml
 from collecting import Collector, collected_task, collecting, sealed_batch, some_reports
 from deployed import DEPLOY, ROOT
+from live import Answer, ask, keyed_mixer, opaque_items
 
 from hubbub.collect.mixer import Mixer
-from hubbub.collect.shuffler import Shuffler
+from hubbub.collect.serving import serving
+from hubbub.collect.settings import Settings
+from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.protocol.sealing import seal
 
 TASK = collected_task()
@@ -74,7 +77,7 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     folder = tmp_path_factory.mktemp("monitored")
     mixer = Mixer(folder / "shuffler.db")
     shuffling = Shuffler(mixer, [TASK], "http://127.0.0.1:9", "token", "upload token", 10)
-    found = exported(shuffling.metrics())
+    found = exported(shuffling.metrics(named=True))
     mixer.close()
     with collecting(f"sqlite:///{folder / 's.db'}", TASK) as collector:
         for name, labels in exported(busy(collector)).items():
@@ -92,6 +95,55 @@ def busy(collector: Collector) -> str:
     assert collector.upload(b"".join(crowd), "c", path=collector.shuffled).status == 200
     assert collector.reports == 8
     return collector.get("/metrics").body.decode()
+
+
+def accepted(answer: Answer) -> dict[str, str]:
+    """Reports kept by task, as the metrics have them."""
+    return dict(re.findall(r'^hubbub_reports_accepted_total{task="(.*)"} (.*)$', answer.body.decode(), re.M))
+
+
+def test_tasks_are_named_to_those_who_may_know_of_them(tmp_path: Path) -> None:
+    """Everybody gets the sums; an analyst the names that the token is for; with open_metrics everybody gets names."""
+    other = collected_task(name="other")
+    names = [task.digest.hex() for task in (TASK, other)]
+    everything = dict(zip(names, ("5", "7"), strict=True))
+    for settings in ({}, {"open_metrics": True}):
+        url = f"sqlite:///{tmp_path / str(len(settings))}.db"
+        with collecting(url, TASK, other, **settings) as collector:
+            for task, count in ((TASK, 5), (other, 7)):
+                path = f"/v1/tasks/{task.digest.hex()}/reports"
+                body = sealed_batch(task, some_reports(task, count))
+                assert collector.upload(body, "a", path=path).status == 200
+            tokens = collector.service.tokens
+            shown = {
+                role: accepted(collector.get("/metrics", token))
+                for role, token in (
+                    ("nobody", "hub_analyst_made_up"),
+                    ("device", tokens.new("upload")),
+                    ("one", tokens.new("analyst", tasks=names[:1])),
+                    ("all", tokens.new("analyst")),
+                )
+            }
+            shown["anybody"] = accepted(ask(f"{collector.address}/metrics"))
+            assert ask(f"{collector.address}/metrics", method="HEAD").status == 200
+        if settings:
+            assert shown == dict.fromkeys(shown, everything)
+        else:
+            assert shown["all"] == everything
+            assert shown["one"] == {names[0]: "5", "": "7"}
+            assert shown["nobody"] == shown["device"] == shown["anybody"] == {"": "12"}
+
+
+def test_a_shuffler_names_tasks_only_if_it_is_told_to(tmp_path: Path) -> None:
+    for settings in (Settings(), Settings(open_metrics=True)):
+        mixer = keyed_mixer(tmp_path / f"{settings.open_metrics}.db")
+        shuffling = Shuffler(mixer, [TASK], "http://127.0.0.1:9", "token", "upload token", 10)
+        shuffling.accept(TASK, b"".join(opaque_items(TASK, 4)))
+        with serving(create_shuffler_app(shuffling, settings)) as url:
+            text = ask(f"{url}/metrics").body.decode()
+        name = TASK.digest.hex() if settings.open_metrics else ""
+        assert f'hubbub_shuffler_waiting{{task="{name}"}} 4' in text
+        assert (TASK.digest.hex() in text) == settings.open_metrics
 
 
 def problems(expression: str, series: dict[str, set[str]]) -> list[str]:

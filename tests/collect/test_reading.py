@@ -520,7 +520,11 @@ def test_health(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             answer = running.get(path)
             assert (answer.status, answer.json["title"]) == (503, "damaged")
         eventually(lambda: running.get("/readyz").status == 503)
-        assert "state of task 'collected' is damaged" in running.get("/readyz").json["detail"]
+        said = running.get("/readyz").json
+        assert ("every task is damaged" in said["detail"], said["damaged"]) == (True, [task.digest.hex()])
+        said = ask(f"{running.address}/readyz").json  # to those without a token it names nobody
+        assert ("every task is damaged" in said["detail"], said["damaged_tasks"]) == (True, 1)
+        assert task.digest.hex() not in str(said)
         assert running.get("/healthz").json == {"status": "alive"}
         refused = running.send(some_reports(task, 10), "two")
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")

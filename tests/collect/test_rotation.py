@@ -22,7 +22,7 @@ from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.collect.store import Store
 from hubbub.device.ledger import Ledger
 from hubbub.device.upload import Uploader
-from hubbub.protocol.sealing import KEY_BYTES, binding, label_width, seal, sealed_width, suite
+from hubbub.protocol.sealing import KEY_BYTES, binding, key_id, label_width, seal, sealed_width, suite
 from hubbub.protocol.task import Task
 
 TASK = collected_task()
@@ -56,7 +56,7 @@ def test_a_rotation_at_the_collector(store_url: str) -> None:
         )
         fresh = keys.new()
         given = ask(f"{collector.address}/v1/key").json
-        assert given == {"key": fresh.public.hex(), "id": fresh.id}
+        assert given == {"key": fresh.public.hex(), "id": fresh.id, "opens": [key_id(old).hex(), fresh.id]}
         assert bytes.fromhex(given["key"]) not in (old, b"")
         for name, crowd in (("b", first), ("c", sealed(fresh.public, 7))):
             assert collector.upload(b"".join(crowd), name, path=collector.shuffled).json["accepted"] == len(
@@ -148,16 +148,18 @@ def test_a_retired_key_is_on_no_page_of_the_file(tmp_path: Path) -> None:
 
 def mixing(folder: Path, collector: Collector, crowd: int) -> Shuffler:
     token = collector.service.tokens.new("shuffler")
-    return Shuffler(Mixer(folder / "shuffler.db"), [TASK], collector.address, token, ["up"], crowd)
+    made = Shuffler(Mixer(folder / "shuffler.db"), [TASK], collector.address, token, ["up"], crowd)
+    made.keys.ask()
+    return made
 
 
 def test_crowds_are_of_one_key(tmp_path: Path) -> None:
     """Five of each key are not ten that hide each other. Whoever has a key of his own never leaves."""
     with collecting(f"sqlite:///{tmp_path / 'store.db'}") as collector:
         old = collector.service.keys.public
+        tagged = collector.service.keys.new()
         fresh = collector.service.keys.new().public
         shuffler = mixing(tmp_path, collector, 6)
-        tagged = KeyPair.fresh()
         shuffler.accept(TASK, b"".join(sealed(old, 5) + sealed(fresh, 5) + sealed(tagged.public, 1)))
         assert shuffler.step() == (True, 0.0)
         assert (shuffler.mixer.waiting(TASK), collector.reports) == (11, 0)
@@ -174,13 +176,15 @@ def test_crowds_are_of_one_key(tmp_path: Path) -> None:
 def test_the_same_item_under_another_name_is_the_same_item(tmp_path: Path) -> None:
     """A recorded item does not pass a second time, with another name of a key or through the old interface."""
     with collecting(f"sqlite:///{tmp_path / 'store.db'}") as collector:
+        other = key_id(collector.service.keys.public)
+        collector.service.keys.new()
         shuffler = mixing(tmp_path, collector, 3)
         items = sealed(collector.service.keys.public, 3)
         assert shuffler.accept(TASK, b"".join(items)) == (3, 0)
         for _ in range(2):
-            for name in (bytes(KEY_BYTES), b"abcd"):
+            for name, here in ((bytes(KEY_BYTES), 3), (other, 3), (b"abcd", 0)):
                 renamed = b"".join(item[:-KEY_BYTES] + name for item in items)
-                assert shuffler.accept(TASK, renamed) == (0, 3)
+                assert shuffler.accept(TASK, renamed) == (0, here)
             shuffler.step()
         assert (shuffler.mixer.waiting(TASK), collector.reports) == (0, 3)
         shuffler.mixer.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,11 +53,29 @@ def rows_of(store: Store) -> list[Any]:
 def test_a_lot_tells_its_batches_apart() -> None:
     made = [(name_of(str(i)), i, bytes([i]) * 3 * i) for i in range(1, 6)]
     one, two = Lot.of(7, made[:2]), Lot.of(7, made[2:])
-    both = one.followed_by(two)
+    both = Lot.joined([one, two])
     assert both == Lot.of(7, made)
     assert both.batches() == [(name.hex(), payload) for name, _, payload in made]
     assert (both.count, both.checksum()) != (one.count, one.checksum())
     assert Lot(7, 2, b"", b"", b"abcdef").batches() == [("", b"abcdef")]
+
+
+def test_many_small_lots_are_one_change_of_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty uploads that came one by one and then a fold: the last segment is written once, not forty times."""
+    changes: list[int] = []
+    extend = packing.extend
+    monkeypatch.setattr(packing, "extend", lambda *given: (changes.append(given[2].count), extend(*given)))
+    task = collected_task()
+    name, reports = task.digest.hex(), some_reports(task, 40, seed=3)
+    with closing(Store(f"sqlite:///{tmp_path}/s.db")) as store:
+        folder = Folder(store, [task], Metrics())
+        for period, numbers in ((60, range(25)), (120, range(25, 40))):
+            for number in numbers:
+                report = reports[3 * number : 3 * number + 3]
+                store.append([Batch(name, f"b{number}", 1, report, bytes(16), period)])
+        assert folder.fold(task).state.to_bytes() == aggregate(task, reports).to_bytes()
+        assert changes == [25, 15]
+        assert b"".join(payload for _, _, payload in store.kept(name)) == reports
 
 
 @pytest.mark.parametrize(

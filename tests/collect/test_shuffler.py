@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import permutations
@@ -22,13 +23,13 @@ from typing import Any
 
 import pytest
 from collecting import collected_task, collecting, eventually, some_reports
-from live import ask, bearer, opaque_items, own_answer
+from live import ask, bearer, keyed_mixer, keys_answer, opaque_items, own_answer
 
 from helpers import contents, fits, python, refuse, refused, small_task, succeed, tilted
 from hubbub.checks.conformance import task_for
+from hubbub.collect import known_keys, relay, staging
 from hubbub.collect import mixer as mixing_module
 from hubbub.collect import shuffler as module
-from hubbub.collect import staging
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
@@ -63,7 +64,7 @@ class Collector:
     def __init__(self) -> None:
         self.batches: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, bytes]] = []
-        self.status = 200
+        self.status, self.asked, self.keys = 200, 0, [PAIR.id]
         self.answers = threading.Event()
         self.answers.set()
         self.received = threading.Event()
@@ -85,6 +86,14 @@ class Collector:
                     self.send_header("Content-Length", str(len(said)))
                     self.end_headers()
                     self.wfile.write(said)
+
+            def do_GET(self) -> None:
+                outer.asked += 1
+                said = keys_answer(*outer.keys) if self.path == "/v1/key" and outer.keys else b""
+                self.send_response(200 if said else 404)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -115,7 +124,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture
 def mixer(tmp_path: Path) -> Iterator[Mixer]:
-    made = Mixer(tmp_path / "shuffler.db")
+    made = keyed_mixer(tmp_path / "shuffler.db")
     yield made
     made.close()
 
@@ -150,7 +159,7 @@ def test_neither_reports_nor_the_private_key_are_in_its_files(tmp_path: Path) ->
     assert width > 60
     reports = [secrets.token_bytes(width) for _ in range(7)]
     sealed = [seal(report, PAIR.public, task) for report in reports]
-    store = Mixer(tmp_path / "shuffler.db")
+    store = keyed_mixer(tmp_path / "shuffler.db", PAIR.id)
     mixing = shuffler(store, task=task, crowd=7)
     mixing.accept(task, b"".join(sealed[:6]))
     waiting = b"".join(contents(tmp_path).values())
@@ -169,7 +178,7 @@ def test_neither_reports_nor_the_private_key_are_in_its_files(tmp_path: Path) ->
 def test_a_delivered_crowd_is_overwritten_and_arrival_is_not_kept(
     tmp_path: Path, collector: Collector
 ) -> None:
-    store = Mixer(tmp_path / "shuffler.db")
+    store = keyed_mixer(tmp_path / "shuffler.db")
     mixing = shuffler(store, collector.url)
     sent = items(5)
     mixing.accept(TASK, b"".join(sent))
@@ -503,7 +512,7 @@ def test_a_sealing_uploader_sends_the_same_items_again(tmp_path: Path, collector
         uploader.add_sealed([seal(report, PAIR.public, TASK) for _ in range(2)])
         assert not uploader.flush(0)
     (first,) = [data for name, data in contents(tmp_path / "spool").items() if name.endswith(".batch")]
-    mixing = shuffler(Mixer(tmp_path / "shuffler.db"), collector.url, crowd=2)
+    mixing = shuffler(keyed_mixer(tmp_path / "shuffler.db", PAIR.id), collector.url, crowd=2)
     mixing.accept(TASK, first)
     with (
         serving(create_shuffler_app(mixing)) as url,
@@ -530,7 +539,7 @@ def test_requests_that_are_refused(mixer: Mixer, monkeypatch: pytest.MonkeyPatch
             answer = ask(url + PATH, body, bearer("up"))
             assert answer.status == 422
             assert answer.headers["content-type"] == "application/problem+json"
-        monkeypatch.setattr(module, "LARGEST_BODY", WIDTH)
+        monkeypatch.setattr(relay, "LARGEST_BODY", WIDTH)
         assert ask(url + PATH, one + one, bearer("up")).status == 413
         assert ask(url + PATH, iter([one, one]), bearer("up")).status == 413
         monkeypatch.setattr(module, "MOST_OUTGOING", -1)
@@ -540,6 +549,119 @@ def test_requests_that_are_refused(mixer: Mixer, monkeypatch: pytest.MonkeyPatch
         assert mixer.waiting(TASK) == 0
         assert ask(url + PATH, one, bearer("up")).json == {"accepted": 1, "repeated": 0}
         assert ask(f"{url}/healthz").json == {"status": "ok"}
+
+
+def test_only_keys_that_the_collector_has(
+    tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made-up names are refused at once, a key that was just made is taken at once, and neither waits for ever."""
+    monkeypatch.setattr(known_keys, "APART", 0.05)
+    named = {name: opaque_items(TASK, 1, name)[0] for name in (b"new1", b"new2", b"mine")}
+    mixing = shuffler(Mixer(tmp_path / "shuffler.db"), collector.url, crowd=50)
+    with serving(create_shuffler_app(mixing)) as url:
+        eventually(lambda: mixing.keys.any)
+        mixed = named[b"mine"] + items(1)[0]
+        assert ask(url + PATH, mixed, bearer("up")).json == {"accepted": 1, "repeated": 0, "refused": 1}
+        collector.keys.append(b"new1")
+        assert ask(url + PATH, named[b"new1"], bearer("up")).json == {"accepted": 1, "repeated": 0}
+        asked = collector.asked
+        assert ask(url + PATH, named[b"new1"], bearer("up")).json == {"accepted": 0, "repeated": 1}
+        assert collector.asked == asked  # those that are known cost no question
+        known, collector.keys = collector.keys, []  # nobody there who could be asked
+        answer = ask(url + PATH, named[b"new2"], bearer("up"))
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert ask(url + PATH, items(1)[0], bearer("up")).json["accepted"] == 1
+        assert mixing.mixer.waiting(TASK) == 3
+    mixing = shuffler(Mixer(tmp_path / "shuffler.db"), collector.url, crowd=50)
+    with serving(create_shuffler_app(mixing)) as url:  # after a restart, too
+        assert ask(url + PATH, items(1)[0], bearer("up")).json["accepted"] == 1
+        assert ask(url + PATH, named[b"new2"], bearer("up")).status == 503
+        collector.keys = [*known, b"new2"]
+        assert ask(url + PATH, named[b"new2"], bearer("up")).json["accepted"] == 1
+        assert ask(url + PATH, named[b"mine"], bearer("up")).json["refused"] == 1
+
+
+def test_a_shuffler_without_keys_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubbub.collect.health._REMEMBERED", 0.0)
+    with serving(create_shuffler_app(shuffler(Mixer(tmp_path / "shuffler.db")))) as url:
+        assert "which keys" in ask(f"{url}/readyz").json["detail"]
+        assert ask(url + PATH, items(1)[0], bearer("up")).status == 503
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(b"", b"[]", b"{}", b"nonsense", b"[" * 50_000, b'{"id": 7}', b'{"opens": "6b657931"}'),
+        *(b'{"opens": ["00000000"]}', b'{"opens": ["xyz"]}', b'{"opens": ["6b6579"]}'),
+    ],
+    ids=range(10),
+)
+def test_an_answer_without_keys_changes_nothing(
+    said: bytes, mixer: Mixer, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixing = shuffler(mixer, collector.url)
+    with monkeypatch.context() as strange:
+        strange.setitem(globals(), "keys_answer", lambda *_: said or b" ")
+        with pytest.raises(known_keys.Unanswered):
+            mixing.keys.ask()
+        assert b"key1" in mixing.keys.names
+        strange.setitem(globals(), "keys_answer", lambda *_: b'{"key": "", "id": "6b657932"}')
+        mixing.keys.ask()  # as an older collector says it
+    assert mixing.keys.names == {b"key2", bytes(4)}
+
+
+def test_what_waits_is_bounded(mixer: Mixer, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items that make no crowd fill the room for them; when their crowd leaves, there is room again."""
+    monkeypatch.setattr(module, "MOST_WAITING", 3 * WIDTH)
+    with serving(create_shuffler_app(shuffler(mixer, collector.url, crowd=5))) as url:
+        assert ask(url + PATH, b"".join(items(4)), bearer("up")).json["accepted"] == 4
+        busy = ask(url + PATH, items(1)[0], bearer("up"))
+        assert (busy.status, busy.headers["retry-after"]) == (503, "1")
+        assert "store is full" in busy.json["detail"]
+        assert mixer.waiting(TASK) == 4
+        monkeypatch.setattr(module, "MOST_WAITING", 4 * WIDTH)
+        assert ask(url + PATH, items(1)[0], bearer("up")).json["accepted"] == 1
+        eventually(lambda: mixer.waiting(TASK) == 0)
+        assert ask(url + PATH, items(1)[0], bearer("up")).json["accepted"] == 1
+
+
+def test_what_is_refused_is_bounded(
+    mixer: Mixer, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two refused crowds are kept; with the third, the oldest goes, and nothing else."""
+    monkeypatch.setattr(module, "MOST_REFUSED", 14 * WIDTH)
+    mixing, kept = shuffler(mixer, collector.url, crowd=5), []
+    collector.status = 422
+    for _ in range(3):
+        mixing.accept(TASK, b"".join(items(5)))
+        mixing.step()
+        kept += [batch for batch in mixer.outgoing() if batch not in kept]
+    assert len(kept) == 3
+    assert set(mixer.outgoing()) == set(kept[1:])
+    assert not mixing.full()
+    collector.status = 200
+    again = shuffler(mixer, collector.url, crowd=5)  # the next start
+    assert again.step() == (True, 0.0)
+    assert set(collector.batches) == set(kept[1:])
+
+
+def test_requests_share_a_wait_for_the_disk(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one group is on its way to the disk the next one gathers: 24 requests in at most 3 waits."""
+    waits: list[int] = []
+    to_disk = staging._to_disk
+
+    def slow(file: int) -> None:
+        waits.append(file)
+        time.sleep(0.5)
+        to_disk(file)
+
+    with serving(create_shuffler_app(shuffler(mixer, crowd=100))) as url:
+        assert ask(url + PATH, items(1)[0], bearer("up")).status == 200
+        monkeypatch.setattr(staging, "_to_disk", slow)
+        with ThreadPoolExecutor(24) as pool:
+            answers = list(pool.map(lambda one: ask(url + PATH, one, bearer("up")), items(24)))
+    assert [answer.json for answer in answers] == [{"accepted": 1, "repeated": 0}] * 24
+    assert len(waits) <= 3
 
 
 def test_a_full_disk_is_said_and_loses_nothing(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -622,6 +744,28 @@ def test_the_file_grows_and_is_overwritten(tmp_path: Path, monkeypatch: pytest.M
     store.close()
 
 
+def test_what_leaves_and_what_was_never_finished_is_overwritten(tmp_path: Path) -> None:
+    """Zeros in the slots of items that have gone, and in a new file that a crash left; seen by another name of it."""
+    store, sent, left = Mixer(tmp_path / "shuffler.db"), items(6), items(3)
+    store.add(TASK, sent)
+    (path,) = tmp_path.glob("*.waiting")
+    place = {item: path.read_bytes().index(item) for item in sent}
+    store.close_crowds(TASK, 6)
+    data = path.read_bytes()
+    assert not any(data)
+    assert len(data) == 1024 * (16 + WIDTH)
+    assert len(set(place.values())) == 6
+    store.close()
+    unfinished = path.with_name(path.name + ".new")
+    unfinished.write_bytes(b"".join(left))
+    os.link(unfinished, tmp_path / "seen")
+    again = Mixer(tmp_path / "shuffler.db")
+    assert again.waiting(TASK) == 0
+    again.close()
+    assert not unfinished.exists()
+    assert (tmp_path / "seen").read_bytes() == bytes(3 * WIDTH)
+
+
 def test_a_store_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
     """Waiting items move to the file of slots, digests stay, and nothing of the old table is left."""
     waiting, gone = items(4), items(3)
@@ -672,7 +816,7 @@ def test_health_and_metrics(mixer: Mixer, collector: Collector, monkeypatch: pyt
         found = numbers()
         assert found["hubbub_shuffler_forwarded_total"] == 5
         assert found["hubbub_shuffler_crowds_total"] == 1
-        assert found[f'hubbub_shuffler_waiting{{task="{TASK.digest.hex()}"}}'] == 1
+        assert found['hubbub_shuffler_waiting{task=""}'] == 1
         assert found['hubbub_worker_healthy{worker="forward"}'] == 1
         with monkeypatch.context() as broken:
             broken.setattr(mixer, "ping", lambda: full())

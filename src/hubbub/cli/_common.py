@@ -10,13 +10,16 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.primitives.errors import Refused
+from hubbub.primitives.errors import Refused, optional
+
+if TYPE_CHECKING:
+    from hubbub.collect.store import Store
 
 # Commands
 
@@ -96,6 +99,28 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 verbose_option = click.option(
     "--verbose", is_flag=True, help="Show all parameters of the mechanism, also those nobody has to set."
 )
+
+
+store_option = click.option(
+    "--store",
+    default="sqlite:///hubbub.db",
+    show_default=True,
+    envvar="HUBBUB_STORE",
+    show_envvar=True,
+    help="The store of the service.",
+)
+
+
+@contextmanager
+def opened_store(url: str) -> Iterator[Store]:
+    """The store of a service, which must be there."""
+    optional("fastapi", "serve")
+    from hubbub.collect.store import Store
+
+    with closing(Store(url, create=False)) as store:
+        yield store
+
+
 settings_option = click.option(
     "--settings",
     type=EXISTING,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import Group, json_option, say
-from hubbub.cli.token import date_of, store_option
+from hubbub.cli._common import Group, json_option, opened_store, say, store_option
+from hubbub.cli.token import date_of
 
 if TYPE_CHECKING:
     from hubbub.collect.keyring import KeyRing
@@ -34,7 +34,7 @@ def new(*, store: str, as_json: bool) -> None:
 
     What was sealed for older keys can still be opened, until they are retired.
     """
-    with _opened(store) as keys:
+    with _keys(store) as keys:
         made = keys.new()
     public = made.public.hex()
     say(as_json, {"id": made.id, "key": public}, f"key {made.id}, for devices to seal with:\n{public}")
@@ -45,7 +45,7 @@ def new(*, store: str, as_json: bool) -> None:
 @json_option
 def list_keys(*, store: str, as_json: bool) -> None:
     """List all keys: name, when made, what for. Private keys are not shown."""
-    with _opened(store) as keys:
+    with _keys(store) as keys:
         found, current = keys.all(), keys.public
     rows = [
         {
@@ -72,18 +72,14 @@ def list_keys(*, store: str, as_json: bool) -> None:
 @json_option
 def retire(*, name: str, store: str, as_json: bool) -> None:
     """Destroy an old private key: what was sealed for it and is still on its way can never be opened."""
-    with _opened(store) as keys:
+    with _keys(store) as keys:
         keys.retire(name)
     say(as_json, {"retired": name}, f"key {name} is destroyed")
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[KeyRing]:
-    from hubbub.primitives.errors import optional
+def _keys(url: str) -> Iterator[KeyRing]:
+    with opened_store(url) as store:
+        from hubbub.collect.keyring import KeyRing
 
-    optional("fastapi", "serve")
-    from hubbub.collect.keyring import KeyRing
-    from hubbub.collect.store import Store
-
-    with closing(Store(url, create=False)) as store:
         yield KeyRing(store)

@@ -7,16 +7,8 @@ from typing import Any
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, Group, json_option, say
+from hubbub.cli._common import EXISTING, OUTPUT, Group, json_option, say, store_option
 
-_store_option = click.option(
-    "--store",
-    default="sqlite:///hubbub.db",
-    show_default=True,
-    envvar="HUBBUB_STORE",
-    show_envvar=True,
-    help="The store of the service.",
-)
 _days = click.IntRange(min=1)
 
 
@@ -30,7 +22,7 @@ def command() -> None:
 
 @command.command(example="hubbub store backup copy.backup --store sqlite:///hubbub.db")
 @click.argument("target", type=OUTPUT)
-@_store_option
+@store_option
 @json_option
 def backup(*, target: Path, store: str, as_json: bool) -> None:
     """Copy the store into a new file while the service runs, and check the copy.
@@ -46,7 +38,7 @@ def backup(*, target: Path, store: str, as_json: bool) -> None:
 
 @command.command(example="hubbub store restore monday.backup --store sqlite:///restored.db")
 @click.argument("source", type=EXISTING)
-@_store_option
+@store_option
 @json_option
 def restore(*, source: Path, store: str, as_json: bool) -> None:
     """Make a store out of a backup, and check it. The store must be empty, or not there yet."""
@@ -57,7 +49,7 @@ def restore(*, source: Path, store: str, as_json: bool) -> None:
 
 
 @command.command(example="hubbub store check --store sqlite:///hubbub.db")
-@_store_option
+@store_option
 @json_option
 def check(*, store: str, as_json: bool) -> None:
     """Read everything in a store, and say what is not as it was written."""
@@ -77,7 +69,7 @@ def check(*, store: str, as_json: bool) -> None:
     "--ids", type=_days, metavar="DAYS", help="Forget ids of batches made earlier, and refuse such batches."
 )
 @click.option("--states", type=_days, metavar="DAYS", help="Drop states of periods that ended earlier.")
-@_store_option
+@store_option
 @json_option
 def purge(
     *,

@@ -52,7 +52,14 @@ def command() -> None:
     default=0.0,
     help="For a shuffler: reports made at a time, a random number with this mean; left out: exactly one.",
 )
-@click.option("--minimum-reports", type=int, default=0, help="Withhold estimates below this many reports.")
+@click.option(
+    "--minimum-reports",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Withhold estimates below this many reports, and let them advance by as many at a time. With 0 they move with "
+    "every report: the difference of two readings may be about a single one.",
+)
 @task_options
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
 @verbose_option

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import EXISTING, Group, json_option, say
+from hubbub.cli._common import EXISTING, Group, json_option, opened_store, say, store_option
 
 if TYPE_CHECKING:
     from hubbub.collect.tokens import TokenFacts, Tokens
-
-store_option = click.option(
-    "--store",
-    default="sqlite:///hubbub.db",
-    show_default=True,
-    envvar="HUBBUB_STORE",
-    show_envvar=True,
-    help="The store of the service.",
-)
 
 
 @click.group(cls=Group)
@@ -50,7 +41,7 @@ def new(
     from hubbub.protocol.task import Task
 
     digests = [Task.load(path).digest.hex() for path in tasks]
-    with _opened(store) as opened:
+    with _tokens(store) as opened:
         token = opened.new(role, label, days, digests)  # type: ignore[arg-type]
         facts = opened.all()[-1]
     end = "" if facts.expires is None else f", until {date_of(facts.expires)}"
@@ -63,7 +54,7 @@ def new(
 @json_option
 def list_tokens(*, store: str, as_json: bool) -> None:
     """List all tokens: number, role, dates, label and for how many tasks. The tokens themselves are not stored."""
-    with _opened(store) as tokens:
+    with _tokens(store) as tokens:
         found = tokens.all()
     rows = [_row(token) for token in found]
 
@@ -83,20 +74,16 @@ def list_tokens(*, store: str, as_json: bool) -> None:
 @json_option
 def revoke(*, number: int, store: str, as_json: bool) -> None:
     """Refuse a token from now on; a running service learns of it within two seconds."""
-    with _opened(store) as tokens:
+    with _tokens(store) as tokens:
         tokens.revoke(number)
     say(as_json, {"revoked": number}, f"token {number} is revoked")
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[Tokens]:
-    from hubbub.primitives.errors import optional
+def _tokens(url: str) -> Iterator[Tokens]:
+    with opened_store(url) as store:
+        from hubbub.collect.tokens import Tokens
 
-    optional("fastapi", "serve")
-    from hubbub.collect.store import Store
-    from hubbub.collect.tokens import Tokens
-
-    with closing(Store(url, create=False)) as store:
         yield Tokens(store)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import parquet_chunks
 from hubbub.collect.ingest import Uploads
+from hubbub.collect.intake import Room
 from hubbub.collect.metrics import MEDIA
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
 from hubbub.collect.segments import Damaged
@@ -44,14 +46,25 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     service = Service(store, tasks, settings or Settings())
     app = _App(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.settings = service, service.settings
-    common = (service.by_digest, service.settings, service.tokens, service.writer, service.metrics)
+    route = partial(
+        Uploads,
+        service.by_digest,
+        service.settings,
+        service.tokens,
+        service.store,
+        service.writer,
+        service.metrics,
+        Room(service.settings),
+        damaged=service.folder.damaged,
+    )
     for version, name, uploads in (
-        ("v1", "reports", Uploads(*common)),
-        ("v1", "shuffled", Uploads(*common, service.keys, named=False)),
-        ("v2", "shuffled", Uploads(*common, service.keys)),
+        ("v1", "reports", route()),
+        ("v1", "shuffled", route(keys=service.keys, named=False)),
+        ("v2", "shuffled", route(keys=service.keys)),
     ):
         app.router.routes.append(Route(f"/{version}/tasks/{{task}}/{name}", uploads, methods=["POST"]))
         app.uploads.update({f"/{version}/tasks/{digest}/{name}": uploads for digest in service.by_digest})
+    app.state.intakes = {path: uploads for path, uploads in app.uploads.items() if path.endswith("/reports")}
     app.include_router(_reading)
     app.include_router(dashboard)
     app.add_middleware(_Outermost)
@@ -293,12 +306,21 @@ def _attachment(name: str) -> dict[str, str]:
 
 
 @_reading.get("/v1/key")
-def public_key(service: TheService) -> dict[str, str]:
-    """The public key to which devices seal reports that go through a shuffler, and its name."""
-    return {"key": service.keys.public.hex(), "id": key_id(service.keys.public).hex()}
+def public_key(service: TheService) -> dict[str, str | list[str]]:
+    """The public key to which devices seal reports that go through a shuffler, its name, and all names that open."""
+    current = service.keys.public
+    return {"key": current.hex(), "id": key_id(current).hex(), "opens": service.keys.names}
 
 
 # Health
+
+
+def _named(request: Request, service: Service) -> Callable[[str], bool]:
+    """Which tasks may be named to whoever asks."""
+    grant = service.grant_of(request)
+    if service.settings.open_metrics:
+        return lambda task: True
+    return lambda task: grant is not None and allows(grant, "analyst") and grant.covers(task)
 
 
 @_reading.head("/healthz", include_in_schema=False)
@@ -310,19 +332,26 @@ async def healthy() -> dict[str, str]:
 
 @_reading.head("/readyz", include_in_schema=False)
 @_reading.get("/readyz")
-def ready(service: TheService) -> JSONResponse:
+def ready(request: Request, service: TheService) -> JSONResponse:
     """The store can be written and is the one that was opened, and no thread in the background is in trouble.
 
-    Tasks that are damaged are named; the others go on.
+    Tasks that are damaged are counted, and named to those who may know of them; the others go on.
     """
-    service.health.check()
-    damaged = sorted(service.folder.damaged)
-    return JSONResponse({"status": "ready", **({"damaged": damaged} if damaged else {})})
+    named = _named(request, service)
+    damaged = list(service.folder.damaged)
+    names = sorted(task for task in damaged if named(task))
+    about = {"damaged_tasks": len(damaged), **({"damaged": names} if names else {})} if damaged else {}
+    try:
+        service.health.check()
+    except Problem as problem:
+        problem.more.update(about)
+        raise
+    return JSONResponse({"status": "ready", **about})
 
 
 @_reading.head("/metrics", include_in_schema=False)
 @_reading.get("/metrics", response_class=PlainTextResponse)
-async def metrics(service: TheService) -> PlainTextResponse:
-    """Counters for Prometheus."""
-    text = service.metrics.text(len(service.writer), service.workers)
+def metrics(request: Request, service: TheService) -> PlainTextResponse:
+    """Counters for Prometheus. Tasks are named to those who may know of them; the others are added up."""
+    text = service.metrics.text(len(service.writer), service.workers, _named(request, service))
     return PlainTextResponse(text, media_type=MEDIA)

@@ -2,7 +2,10 @@
 
 An HTTP server on its own waits for ever for the rest of a request. Here a connection without a request under way has
 seconds, not for ever; so has one whose client does not read its answer; and when the house is full, the one that has
-been waiting longest makes room for the next. Bodies have a pace to keep, see `body_parts`.
+been waiting longest makes room for the next. Bodies have a pace to keep, see `hubbub.collect.intake`.
+
+Requests for an intake that came whole are answered here and now; the HTTP server's own machinery costs as much as
+writing a report to the disk does.
 """
 
 from __future__ import annotations
@@ -10,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import math
 import resource
-import time
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from hubbub.collect.problems import Problem
+from hubbub.collect.intake import QUICK, Intake
 from hubbub.collect.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,36 +37,13 @@ _FULL = (
 )
 
 
-async def body_parts(receive: Receive, settings: Settings) -> AsyncIterator[bytes]:
-    """A request's body as it comes; `Problem` 408 if it comes too slowly.
-
-    After `body_grace` seconds, and at any time from then on, at least `slowest_body` bytes must have come for each
-    further second. So nothing is held for longer than its size justifies.
-    """
-    started, arrived, more = time.monotonic(), 0, True
-    loop = asyncio.get_running_loop()
-    while more:
-        left = started + settings.body_grace + arrived / settings.slowest_body - time.monotonic()
-        try:
-            async with asyncio.timeout_at(loop.time() + left):
-                message = await receive()
-        except TimeoutError:
-            raise Problem(
-                408, "too slow", "The body did not arrive in time.", {"Connection": "close"}
-            ) from None
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        part = message.get("body", b"")
-        arrived += len(part)
-        more = message.get("more_body", False)
-        yield part
-
-
 class Door:
     """The connections of one server: who waits for what, and until when."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, intakes: Mapping[str, Intake[Any]] | None = None) -> None:
+        """`intakes` by their paths answer requests that came whole."""
         self.settings = settings
+        self.intakes = {path.encode(): intake for path, intake in (intakes or {}).items()}
         self.most = min(settings.connections, most_files() - min(_OTHER_FILES, most_files() // 2))
         #: Connections without a request under way, the oldest first, and when they are closed by the loop's clock.
         self.waiting: dict[Guarded, float] = {}
@@ -100,6 +78,70 @@ class Door:
         return Guarded(self, **arguments)
 
 
+class _Whole:
+    """A request to an intake for as long as its body comes, and until it is answered.
+
+    To the HTTP server it is the request under way: it has all that the server looks at.
+    """
+
+    __slots__ = (
+        "body",
+        "disconnected",
+        "headers",
+        "intake",
+        "keep_alive",
+        "message_event",
+        "more_body",
+        "path",
+        "protocol",
+        "response_complete",
+    )
+
+    def __init__(self, protocol: Guarded, intake: Intake[Any], keep_alive: bool) -> None:
+        self.protocol, self.intake, self.keep_alive = protocol, intake, keep_alive
+        self.path, self.headers = protocol.url.decode("ascii"), protocol.headers
+        self.body, self.more_body = bytearray(), True
+        self.disconnected = self.response_complete = False
+        self.message_event = _NOBODY_WAITS
+
+    def answer(self) -> bool:
+        """Have it answered; False if it has to take the long way."""
+        if len(self.body) > QUICK:
+            return False
+        return self.intake.whole(self.path, dict(self.headers), bytes(self.body), self.reply)
+
+    def reply(self, status: int, lines: bytes, body: bytes) -> None:
+        """Send the answer."""
+        self.response_complete = True
+        protocol = self.protocol
+        if self.disconnected or protocol.transport.is_closing():
+            return
+        head = _STATUS_LINES[status] + b"".join(
+            [b"%s: %s\r\n" % header for header in protocol.server_state.default_headers]
+        )
+        if b"connection: close\r\n" in lines:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines += b"connection: close\r\n"
+        protocol.transport.write(b"%s%scontent-length: %d\r\n\r\n%s" % (head, lines, len(body), body))
+        if not self.keep_alive:
+            protocol.transport.close()
+        protocol.on_response_complete()
+
+
+class _Nobody:
+    """The server tells those who wait when something has come; for these requests nobody waits."""
+
+    def set(self) -> None:
+        pass
+
+
+_NOBODY_WAITS = _Nobody()
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus
+}
+
+
 class Guarded(_Protocol):  # type: ignore[misc]
     """A connection of uvicorn's that keeps its door informed."""
 
@@ -108,6 +150,8 @@ class Guarded(_Protocol):  # type: ignore[misc]
         self._door = door
         self._head: int | None = None
         self._running: Any = None
+        self._whole: _Whole | None = None
+        self.cycle: Any = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -130,6 +174,8 @@ class Guarded(_Protocol):  # type: ignore[misc]
         if self._head is not None:
             self._head += len(data)
         super().data_received(data)
+        if self._whole is not None:  # the rest is still to come
+            self._take_the_long_way(self._whole)
         if self._head is not None and self._head > _LONGEST_HEAD:
             self.hang_up()
         elif self._busy:
@@ -145,7 +191,28 @@ class Guarded(_Protocol):  # type: ignore[misc]
 
     def on_headers_complete(self) -> None:
         self._head = None
+        intake = self._door.intakes.get(self.url)
+        parser = self.parser
+        if intake is None or self._busy or parser.get_method() != b"POST" or parser.should_upgrade():
+            super().on_headers_complete()
+            return
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        self.cycle = self._running = self._whole = _Whole(self, intake, keep_alive)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self._whole is not None:
+            whole, self._whole = self._whole, None
+            if not whole.answer():
+                self._take_the_long_way(whole)
+
+    def _take_the_long_way(self, whole: _Whole) -> None:
+        """Let the HTTP server have a request, as if it had had it from the beginning."""
+        self._whole = self.cycle = None
         super().on_headers_complete()
+        self.cycle.body += whole.body
+        self.cycle.more_body = whole.more_body
+        self.cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -2,7 +2,7 @@
 
 What is cheap to check is checked first: token, task, batch id and length, before a byte of the body is
 read. When the store is behind, senders are told to come back. Uploads are most of what the service does, so they are
-answered before the web framework has looked at them, with bytes that are put together by hand.
+answered before the web framework has looked at them (`hubbub.collect.intake`), with bytes put together by hand.
 """
 
 from __future__ import annotations
@@ -10,40 +10,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
-import time
-from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive
 
-from hubbub.collect.connections import body_parts
+from hubbub.collect.groups import Groups, TooSlow
+from hubbub.collect.intake import QUICK, Intake, Room, batch_in, bearer_in, length_in
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
-from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
+from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import period_now
-from hubbub.collect.store import Unavailable
+from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Role, Tokens, allows
-from hubbub.collect.writing import Arrival, Collected, Examined, Writer, Written, examine
+from hubbub.collect.writing import Arrival, Collected, Examined, Written, examine
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.delivery import BATCH_HEADER, batch_named
 from hubbub.protocol.files import REPORTS, check_header
 from hubbub.protocol.sealing import KEY_BYTES, label_width, naming_no_key, sealed_width
 from hubbub.protocol.task import Task
 
-_log = logging.getLogger("hubbub.api")
+#: Writes batches, many in one transaction.
+Writer = Groups[Arrival, Written]
 
-#: Bodies that are larger are examined in a thread, so that others need not wait.
-_QUICK = 1 << 16
 _UNOPENED = "sealed for another key or task, or changed on the way"
-#: Sent with every acknowledgement.
-_ALWAYS = [(b"content-type", b"application/json"), *HEADERS]
 
 
 def opened(collected: Collected, body: bytes | memoryview, most: int) -> bytes | memoryview:
@@ -88,69 +81,138 @@ def examine_sealed(
     return replace(found, key=body[-KEY_BYTES:].hex())
 
 
-class Uploads:
-    """The route for batches of reports (or shuffled crowds), as a bare ASGI application."""
+class _Upload(NamedTuple):
+    """What is known of an upload before its body has come."""
+
+    collected: Collected
+    batch: str
+    token: str
+    size: int
+
+
+class Uploads(Intake[_Upload]):
+    """The route for batches of reports (or shuffled crowds)."""
 
     def __init__(
         self,
         tasks: dict[str, Task],
         settings: Settings,
         tokens: Tokens,
+        store: Store,
         writer: Writer,
         metrics: Metrics,
+        room: Room,
+        *,
         keys: KeyRing | None = None,
         named: bool = True,
+        damaged: Mapping[str, str] | None = None,
     ) -> None:
-        """With `keys`, bodies are shuffled crowds of sealed reports, which name their key unless told otherwise."""
+        """With `keys`, bodies are shuffled crowds of sealed reports, which name their key unless told otherwise.
+
+        `damaged` names tasks for which nothing is taken now, and says why.
+        """
+        super().__init__(settings, room)
         self._tasks = {digest: Collected(task) for digest, task in tasks.items()}
-        self._settings, self._tokens = settings, tokens
-        self._writer, self._metrics, self._keys, self._named = writer, metrics, keys, named
+        self._tokens, self._store, self._writer, self._metrics = tokens, store, writer, metrics
+        self._keys, self._named, self._damaged = keys, named, {} if damaged is None else damaged
         self._role: Role = "upload" if keys is None else "shuffler"
         self._one_large = asyncio.Lock()
-        self._all_held = 0
-        self._held: Counter[str] = Counter()
-        self._under_way: Counter[str] = Counter()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request whose path names the task after `/v1/tasks/`."""
-        started = time.perf_counter()
-        problem: Problem | None = None
-        try:
-            answer = await self._answer(scope, receive)
-        except Problem as found:
-            problem = found.about(_batch_of(scope))
-        except Refused as found:
-            problem = Problem(422, "not a batch", str(found)).about(_batch_of(scope))
-        except ClientDisconnect:
-            return
-        except Exception:
-            _log.exception("a request failed")
-            problem = our_mistake()
-        self._metrics.uploaded(200 if problem is None else problem.status, time.perf_counter() - started)
-        if problem is None:
-            headers = [(b"content-length", b"%d" % len(answer)), *_ALWAYS]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send({"type": "http.response.body", "body": answer})
-        else:
-            response = problem.response()
-            response.raw_headers += HEADERS
-            await response(scope, receive, send)
+    def answered(self, status: int, seconds: float) -> None:
+        self._metrics.uploaded(status, seconds)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
-        collected, batch_id, token = self._admit(scope)
-        held, body = 0, bytearray()
-        self._under_way[token] += 1
+    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> _Upload:
+        token = bearer_in(headers)
+        grant = self._tokens.grant_of(token)
+        if grant is None or not allows(grant, self._role):
+            raise unauthorized(grant is not None)
+        collected = self._tasks.get(path.split("/")[3])
+        if collected is None or not grant.covers(collected.name):
+            raise Problem(404, "no such task", "No task with this digest is collected here.")
+        if collected.name in self._damaged:
+            raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
+        batch_id = batch_in(headers)
+        if not batch_id:
+            detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."
+            raise Problem(400, "batch id needed", detail)
+        size = length_in(headers)
+        if self._writer.full:
+            raise busy(429, "Too many batches are waiting: send this one again in a second.")
+        return _Upload(collected, batch_id, token, size)
+
+    def submit(self, upload: _Upload, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
+        if upload.size > self._settings.largest_body:
+            raise self._too_large()
+
+        def written(result: Written | Exception) -> None:
+            answer: bytes | Exception
+            try:
+                answer = self._acknowledge(upload, result)
+            except Exception as problem:
+                answer = problem
+            done(answer)
+
+        collected = upload.collected
+        reports = opened(collected, body, self._settings.most_reports)
+        check = hashlib.blake2b(body, digest_size=16).digest()
+        arrival = Arrival(collected, upload.batch, reports, check, period_now(collected.task))
+        self._writer.submit(arrival, written)
+
+    async def store(self, upload: _Upload, receive: Receive) -> bytes:
+        if upload.size > self._settings.largest_body:
+            return await self._earlier(upload, self._too_large(), receive)
+        token, room, body = upload.token, self._room, bytearray()
         try:
-            async for part in body_parts(receive, self._settings):
-                held += len(part)
-                self._hold(token, len(part))
+            async for part in room.parts(receive, token):
+                room.hold(token, len(part))
                 body += part
-            outcome, examined = await self._store(await self._arrival(collected, batch_id, body))
+            room.enter(token, 0)
+            try:
+                arrival = await self._arrival(upload, body)
+                return self._acknowledge(upload, await self._written(arrival))
+            except Problem as problem:
+                if problem.status != 413:
+                    raise
+                return await self._earlier(upload, problem, bytes(body))
+            finally:
+                room.leave(token, 0)
         finally:
-            self._hold(token, -held, check=False)
-            self._under_way[token] -= 1
-            if not self._under_way[token]:
-                del self._under_way[token], self._held[token]
+            room.give_back(token, len(body))
+
+    async def _written(self, arrival: Arrival) -> Written | Exception:
+        try:
+            return await self._writer.done(arrival)
+        except (Unavailable, TooSlow) as problem:
+            return problem
+
+    def _too_large(self) -> Problem:
+        detail = f"A body has at most {self._settings.largest_body:,} bytes: send several batches."
+        return Problem(413, "too large", detail, {"Connection": "close"})
+
+    async def _earlier(self, upload: _Upload, problem: Problem, body: bytes | Receive) -> bytes:
+        """A batch that is too large may have been taken when more was allowed, and its sender has not heard of it.
+
+        A sender that is told 413 cuts its batch in two under new names, and a batch that is stored would be counted
+        twice. So what is stored is acknowledged, however large: its bytes are compared by their digest and not kept.
+        """
+        known = await asyncio.to_thread(self._store.known, upload.collected.name, upload.batch)
+        if known is None:
+            raise problem
+        check = hashlib.blake2b(digest_size=16)
+        if isinstance(body, bytes):
+            check.update(body)
+        else:
+            async for part in self._room.parts(body, upload.token):
+                check.update(part)
+        return self._acknowledge(upload, (known.outcome(check.digest()), Examined(b"", 0)))
+
+    def _acknowledge(self, upload: _Upload, result: Written | Exception) -> bytes:
+        """What to say of a batch, or `Problem`."""
+        if isinstance(result, Exception):
+            if isinstance(result, Unavailable | TooSlow):
+                raise busy(503, "The store cannot be written now: send this batch again later.") from None
+            raise result
+        outcome, examined = result
         if outcome == "conflict":
             detail = "This batch id was used for other reports before: make a new id for every batch."
             raise Problem(409, "batch id taken", detail)
@@ -160,17 +222,15 @@ class Uploads:
             )
             raise Problem(409, "too old", detail)
         rejected, again = examined.rejected, outcome == "repeated"
-        self._metrics.stored(collected.name, examined.count, rejected, again)
+        self._metrics.stored(upload.collected.name, examined.count, rejected, again)
         if examined.key and outcome == "stored":
             self._metrics.opened(examined.key, examined.count)
         if not rejected:
             said = "true" if again else "false"
-            line = (
-                f'{{"batch": "{batch_id}", "accepted": {examined.count}, "rejected": 0, "repeated": {said}}}'
-            )
+            line = f'{{"batch": "{upload.batch}", "accepted": {examined.count}, "rejected": 0, "repeated": {said}}}'
             return line.encode()
         answer: dict[str, Any] = {
-            "batch": batch_id,
+            "batch": upload.batch,
             "accepted": examined.count,
             "rejected": rejected,
             "repeated": again,
@@ -181,67 +241,21 @@ class Uploads:
             raise Problem(422, "no valid report", detail, **answer)
         return json.dumps(answer).encode()
 
-    def _admit(self, scope: Scope) -> tuple[Collected, str, str]:
-        """Refuse what can be refused without reading the body; else the task, the batch's id and the token."""
-        headers = dict(scope["headers"])
-        given = headers.get(b"authorization", b"").decode("latin-1")
-        grant = self._tokens.grant_of(given[7:]) if given[:7].lower() == "bearer " else None
-        if grant is None or not allows(grant, self._role):
-            raise unauthorized(grant is not None)
-        collected = self._tasks.get(scope["path"].split("/")[3])
-        if collected is None or not grant.covers(collected.name):
-            raise Problem(404, "no such task", "No task with this digest is collected here.")
-        if collected.name in self._writer.damaged:
-            raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
-        batch_id = _batch_of(scope)
-        if not batch_id:
-            detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."
-            raise Problem(400, "batch id needed", detail)
-        size = headers.get(b"content-length", b"")
-        if not size.isdigit():
-            raise Problem(411, "length needed", "Send the body's length in the header Content-Length.")
-        if int(size[:20]) > self._settings.largest_body:
-            detail = f"A body has at most {self._settings.largest_body:,} bytes: send several batches."
-            raise Problem(413, "too large", detail, {"Connection": "close"})
-        if self._writer.full or self._under_way[given[7:]] >= self._settings.uploads_per_token:
-            raise busy(429, "Too many batches are waiting: send this one again in a second.")
-        return collected, batch_id, given[7:]
-
-    def _hold(self, token: str, size: int, check: bool = True) -> None:
-        """Count bytes that have come, or have been dealt with; what is only announced takes no room."""
-        self._held[token] += size
-        self._all_held += size
-        if check and (
-            self._all_held > self._settings.memory or self._held[token] > self._settings.memory_per_token
-        ):
-            problem = busy(429, "Too much is on its way in: send this batch again in a second.")
-            problem.headers = {**(problem.headers or {}), "Connection": "close"}
-            raise problem
-
-    async def _arrival(self, collected: Collected, batch_id: str, body: bytes | bytearray) -> Arrival:
+    async def _arrival(self, upload: _Upload, body: bytearray) -> Arrival:
         """A batch that can be written. Large ones are examined here, one at a time, since that takes memory."""
-        most, period = self._settings.most_reports, period_now(collected.task)
-        if len(body) <= _QUICK and self._keys is None:
-            check = hashlib.blake2b(body, digest_size=16).digest()
-            return Arrival(collected, batch_id, opened(collected, bytes(body), most), check, period)
-        async with self._one_large:
-            return await asyncio.to_thread(self._examine, collected, batch_id, body)
-
-    def _examine(self, collected: Collected, batch_id: str, body: bytes | bytearray) -> Arrival:
-        most, period = self._settings.most_reports, period_now(collected.task)
+        if len(body) > QUICK or self._keys is not None:
+            async with self._one_large:
+                return await asyncio.to_thread(self._examine, upload, body)
+        collected = upload.collected
         check = hashlib.blake2b(body, digest_size=16).digest()
+        reports = opened(collected, bytes(body), self._settings.most_reports)
+        return Arrival(collected, upload.batch, reports, check, period_now(collected.task))
+
+    def _examine(self, upload: _Upload, body: bytearray) -> Arrival:
+        collected, most = upload.collected, self._settings.most_reports
+        check, period = hashlib.blake2b(body, digest_size=16).digest(), period_now(collected.task)
         if self._keys is None:
             found = examine(collected, opened(collected, memoryview(body), most))
-            return Arrival(collected, batch_id, found.payload, check, period, None, found)
+            return Arrival(collected, upload.batch, found.payload, check, period, None, found)
         found = examine_sealed(collected, bytes(body), most, self._keys, self._named)
-        return Arrival(collected, batch_id, found.payload, check, period, found.count, found)
-
-    async def _store(self, arrival: Arrival) -> Written:
-        try:
-            return await self._writer.submit(arrival)
-        except Unavailable:
-            raise busy(503, "The store cannot be written now: send this batch again later.") from None
-
-
-def _batch_of(scope: Scope) -> str:
-    return batch_named(Headers(scope=scope).get(BATCH_HEADER, ""))
+        return Arrival(collected, upload.batch, found.payload, check, period, found.count, found)

@@ -8,12 +8,17 @@ now and then.
 
 from __future__ import annotations
 
+import math
 import sqlite3
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 #: The first bytes of a write-ahead log, but for the byte that says in which order it counts.
 _MAGIC = b"\x37\x7f\x06"
+#: Seconds between two questions whether a look is to end.
+_GLANCE = 0.01
 _RESTART = "restore the store if need be, and restart the service"
 
 
@@ -51,20 +56,43 @@ class Files:
         return ""
 
 
-def damaged_pages(path: Path, seconds: float = 0.0) -> str:
+def anchored(path: Path) -> sqlite3.Connection:
+    """A connection that is used for nothing, and is there for as long as the store is open.
+
+    SQLite removes the write-ahead log when the last connection to a database is closed, and connections of a pool
+    may all be closed at a time. With this one the log stays, so one that is gone was removed by a stranger.
+    """
+    connection = sqlite3.connect(path, timeout=5, check_same_thread=False)
+    connection.execute("SELECT count(*) FROM meta").fetchall()  # before it has read, it has opened nothing
+    return connection
+
+
+def damaged_pages(path: Path, seconds: float = 0.0, stopped: Callable[[], bool] = lambda: False) -> str:
     """What is wrong with the pages of a database, "" if nothing; a look of at most `seconds`, if they are given.
 
-    It looks through a connection of its own, since others may remember pages that are no longer on the disk.
+    It looks through a connection of its own, since others may remember pages that are no longer on the disk. A look
+    that is `stopped` has found nothing.
     """
-    deadline = time.monotonic() + seconds
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=5)
+    deadline = time.monotonic() + seconds if seconds else math.inf
+    done = threading.Event()
+
+    def watch() -> None:  # SQLite asks nobody while it walks through a tree, but it can be interrupted
+        while not done.wait(_GLANCE):
+            if stopped() or time.monotonic() > deadline:
+                connection.interrupt()
+
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=5, check_same_thread=False
+    )
+    watcher = threading.Thread(target=watch, name="hubbub-watch", daemon=True)
     try:
-        if seconds:
-            connection.set_progress_handler(lambda: int(time.monotonic() > deadline), 10_000)
+        watcher.start()
         found = connection.execute("PRAGMA quick_check(1)").fetchall()
     except sqlite3.DatabaseError as problem:
         unfinished = problem.sqlite_errorcode in (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY)
         return "" if unfinished else str(problem)
     finally:
+        done.set()
+        watcher.join()
         connection.close()
     return "" if found == [("ok",)] else str(found[0][0]).splitlines()[-1]

@@ -91,6 +91,11 @@ class KeyRing:
         """The key to seal for now."""
         return self._pairs[-1].public
 
+    @property
+    def names(self) -> list[str]:
+        """What the keys are called that open reports."""
+        return [pair.id.hex() for pair in self._pairs]
+
     def open_each(self, task: Task, items: bytes) -> tuple[NDArray[np.uint8], list[int]]:
         """The reports of the items that open, and the places of those that do not."""
         return open_each(self._pairs, task, items)

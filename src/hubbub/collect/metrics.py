@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hubbub.collect.workers import Worker
 
@@ -58,13 +58,30 @@ class Metrics:
             self._folded += batches
             self._fold_seconds += seconds
 
-    def text(self, waiting: int, workers: Sequence[Worker]) -> str:
-        """All of it, with the number of batches that wait for the store and the threads in the background."""
+    def text(
+        self, waiting: int, workers: Sequence[Worker], named: Callable[[str], bool] = lambda task: False
+    ) -> str:
+        """All of it, with the number of batches that wait for the store and the threads in the background.
+
+        `named` says which tasks are called by their digests; what belongs to the others is added up.
+        """
         with self._lock:
             lines = [
                 *series("uploads_total", "counter", "Uploads by status.", "status", self._uploads),
-                *series("reports_accepted_total", "counter", "Reports kept.", "task", self._accepted),
-                *series("reports_rejected_total", "counter", "Reports refused.", "task", self._rejected),
+                *series(
+                    "reports_accepted_total",
+                    "counter",
+                    "Reports kept.",
+                    "task",
+                    by_task(self._accepted, named),
+                ),
+                *series(
+                    "reports_rejected_total",
+                    "counter",
+                    "Reports refused.",
+                    "task",
+                    by_task(self._rejected, named),
+                ),
                 *series("reports_unsealed_total", "counter", "Sealed reports by key.", "key", self._opened),
                 *single("batches_repeated_total", "counter", "Batches sent again.", self._repeated),
                 *single("batches_waiting", "gauge", "Batches that wait for the store.", waiting),
@@ -91,6 +108,14 @@ def worker_lines(workers: Sequence[Worker]) -> list[str]:
         *series("worker_failures_total", "counter", "Rounds that failed.", "worker", failures),
         *series("worker_healthy", "gauge", "1 if the last round went well.", "worker", healthy),
     ]
+
+
+def by_task(values: Counter[str], named: Callable[[str], bool]) -> Counter[str]:
+    """The same, with one value for all tasks that are not to be named; to Prometheus an empty label is none."""
+    found: Counter[str] = Counter()
+    for task, value in values.items():
+        found[task if named(task) else ""] += value
+    return found
 
 
 def series(name: str, kind: str, words: str, label: str, values: Counter[str] | Counter[int]) -> list[str]:

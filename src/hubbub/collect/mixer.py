@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS outgoing (
     batch TEXT PRIMARY KEY, task BLOB NOT NULL, reports INTEGER NOT NULL, payload BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (task BLOB NOT NULL, period BLOB NOT NULL, PRIMARY KEY (task, period)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS keys (name BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
 
@@ -72,8 +73,9 @@ class Mixer:
         rows = self._connection.execute("SELECT task, item FROM items WHERE item IS NOT NULL").fetchall()
         for task, item in ((task, bare + NO_KEY) for task, bare in rows):
             stage = self._stage(task, len(item))
-            if digest(item) not in stage.items:
-                stage.put([item])
+            known = digest(item)
+            if known not in stage.items:
+                stage.put({known: item})
         for stage in self._stages.values():
             stage.sync()
         with self._transaction() as db:
@@ -139,28 +141,38 @@ class Mixer:
             raise
 
     def add(self, task: Task, items: Sequence[bytes]) -> tuple[int, int]:
-        """Keep items, which are on disk when this returns: how many are new, and how many were here before.
+        """Keep the items of one request: see `add_each`."""
+        return self.add_each(task, [items])[0]
 
-        Neither are those of periods that have ended: they may have been here before, and nobody knows any more.
+    def add_each(self, task: Task, requests: Sequence[Sequence[bytes]]) -> list[tuple[int, int]]:
+        """Keep items of several requests, which are on disk when this returns.
+
+        For each request, how many items are new, and how many were here before. Neither are those of periods that have
+        ended: they may have been here before, and nobody knows any more.
         """
-        label = label_width(task)
+        label, counts = label_width(task), []
+        fresh: dict[bytes, bytes] = {}
         with self._lock:
             stage, over = self._waiting(task), self._over(task)
-            taken = [item for item in items if item[:label] not in over]
-            fresh = {
-                known: item
-                for known, item in ((digest(item), item) for item in taken)
-                if known not in stage.items and not self._left(task, item[:label] + known)
-            }
+            for items in requests:
+                before, taken = len(fresh), 0
+                for item in items:
+                    if item[:label] in over:
+                        continue
+                    taken, known = taken + 1, digest(item)
+                    here = known in fresh or known in stage.items
+                    if not here and not self._left(task, item[:label] + known):
+                        fresh[known] = item
+                counts.append((len(fresh) - before, taken - len(fresh) + before))
             if fresh:
-                stage.put(list(fresh.values()))
+                stage.put(fresh)
         try:
             stage.sync()  # also for those that were here: whoever sent them first may still wait for the disk
         except OSError:
             with self._lock, suppress(OSError):
                 stage.drop(fresh.keys() & stage.items.keys())
             raise
-        return len(fresh), len(taken) - len(fresh)
+        return counts
 
     def waiting(self, task: Task) -> int:
         """Items that wait for their crowd."""
@@ -249,6 +261,37 @@ class Mixer:
         with self._lock:
             query = "SELECT batch, task, reports, payload FROM outgoing WHERE batch = ?"
             return Crowd(*self._connection.execute(query, (batch,)).fetchone())
+
+    def cut(self, batch: str, least: int) -> bool:
+        """Replace a crowd by its two halves, in one transaction; False if one of them would be smaller than `least`.
+
+        Its order is random, every order being equally likely, so the same holds for each half given who is in it, and
+        which of them that is depends on nothing but the draw.
+        """
+        whole = self.crowd(batch)
+        if whole.reports < 2 * least:
+            return False
+        middle = whole.reports // 2
+        width = len(whole.payload) // whole.reports
+        parts = (whole.payload[: middle * width], whole.payload[middle * width :])
+        with self._transaction() as db:
+            db.execute("DELETE FROM outgoing WHERE batch = ?", (batch,))
+            for part in parts:
+                row = Crowd(secrets.token_hex(16), whole.task, len(part) // width, part)
+                db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", row)
+        self._clear_log()
+        return True
+
+    def key_names(self) -> list[bytes]:
+        """The names of the collector's keys that are remembered."""
+        with self._lock:
+            return [name for (name,) in self._connection.execute("SELECT name FROM keys")]
+
+    def remember_keys(self, names: Sequence[bytes]) -> None:
+        """Remember these names instead."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM keys")
+            db.executemany("INSERT OR IGNORE INTO keys VALUES (?)", [(name,) for name in names])
 
     def forget(self, batch: str) -> None:
         """A crowd has arrived: overwrite it, also in the write-ahead log."""

@@ -33,9 +33,8 @@ class Problem(Exception):
 
     def about(self, batch: str) -> Problem:
         """The same, naming the batch that it is about: only so do senders believe it (`hubbub.protocol.delivery`)."""
-        if batch:
-            self.more["batch"] = batch
-        return self
+        more = {**self.more, "batch": batch} if batch else self.more
+        return Problem(self.status, self.title, self.detail, self.headers, **more)
 
     def response(self) -> Response:
         """The answer to send."""

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import sqlalchemy as sql
 from numpy.typing import NDArray
 
-from hubbub.collect.database import segments
+from hubbub.collect.database import ids, segments
 from hubbub.primitives.arrays import Bytes
 
 #: Bytes of reports and names from which on a segment is full.
@@ -32,6 +32,8 @@ SEGMENT = 1 << 18
 _AT_ONCE = 8
 #: Bytes of reports from which on a lot is large enough.
 _LARGEST_LOT = 1 << 20
+#: Bytes of a body's digest that are kept with its batch's name.
+BODY = 8
 #: Bytes of a batch's name.
 _NAME = 12
 #: The day before the first one that an id may begin with.
@@ -40,6 +42,12 @@ _FIRST_DAY = datetime.date(2000, 1, 1)
 
 #: A batch: name, number of reports, reports.
 Named = tuple[bytes, int, bytes | memoryview]
+
+
+#: What became of a batch: written now, already there, its id is taken by other reports, or so old that nobody knows.
+Outcome = Literal["stored", "repeated", "conflict", "expired"]
+#: A batch's id as it is kept: number of the task, day if the id begins with one, digest.
+Id = tuple[int, int, bytes]
 
 
 class Damaged(Exception):
@@ -69,6 +77,26 @@ def _day(begin: str) -> int:
         return 0
 
 
+@dataclass(frozen=True)
+class Known:
+    """What is kept of a batch that has come: the beginning of its body's digest, None if its day is purged."""
+
+    body: bytes | None
+
+    def outcome(self, checksum: bytes) -> Outcome:
+        """What becomes of a body under the same id. Of batches that an old version forgot, the body is not known."""
+        if self.body is None:
+            return "expired"
+        return "repeated" if self.body in (b"", checksum[:BODY]) else "conflict"
+
+
+def body_of(connection: sql.Connection, name: Id) -> bytes | None:
+    """What is kept of the body of a batch, None if nobody knows the batch."""
+    place = (ids.c.task == name[0]) & (ids.c.day == name[1]) & (ids.c.name == name[2])
+    found = connection.execute(sql.select(ids.c.body).where(place)).scalar()
+    return None if found is None else bytes(found)
+
+
 def day_number(date: datetime.date) -> int:
     """A date as `day_of` counts days."""
     return (date - _FIRST_DAY).days
@@ -90,14 +118,15 @@ class Lot:
         names, sizes, payloads = zip(*batches, strict=True)
         return cls(period, sum(sizes), b"".join(names), _pack_sizes(sizes), b"".join(payloads))
 
-    def followed_by(self, other: Lot) -> Lot:
-        """Both, one after the other."""
-        return Lot(
-            self.period,
-            self.count + other.count,
-            self.names + other.names,
-            _pack_sizes(np.concatenate([_sizes_in(self.sizes), _sizes_in(other.sizes)])),
-            self.payload + other.payload,
+    @classmethod
+    def joined(cls, lots: Sequence[Lot]) -> Lot:
+        """Lots of one period, one after the other."""
+        return cls(
+            lots[0].period,
+            sum(lot.count for lot in lots),
+            b"".join(lot.names for lot in lots),
+            _pack_sizes(np.concatenate([_sizes_in(lot.sizes) for lot in lots])),
+            b"".join(lot.payload for lot in lots),
         )
 
     def checksum(self) -> bytes:
@@ -149,6 +178,16 @@ def lot_in(row: Any, task: str) -> Lot:
     return lot
 
 
+def extend_by_all(connection: sql.Connection, task: str, lots: Sequence[Lot]) -> None:
+    """Append lots to a task's segments. Many small ones of a period are joined first: each costs a whole segment."""
+    begin = size = 0
+    for place, lot in enumerate(lots, 1):
+        size += len(lot.payload) + len(lot.names)
+        if place == len(lots) or lots[place].period != lot.period or size >= SEGMENT:
+            extend(connection, task, Lot.joined(lots[begin:place]))
+            begin, size = place, 0
+
+
 def extend(connection: sql.Connection, task: str, lot: Lot) -> None:
     """Append reports to a task's segments: to the last one while it is not full and of the same period."""
     mine = segments.c.task == task
@@ -157,7 +196,7 @@ def extend(connection: sql.Connection, task: str, lot: Lot) -> None:
     last = connection.execute(query.order_by(segments.c.first.desc()).limit(1)).one_or_none()
     if last is not None and last.period == lot.period and last[3] < SEGMENT:
         place = mine & (segments.c.first == last.first)
-        longer = lot_in(connection.execute(segments.select().where(place)).one(), task).followed_by(lot)
+        longer = Lot.joined([lot_in(connection.execute(segments.select().where(place)).one(), task), lot])
         connection.execute(segments.update().where(place).values(**longer.row()))
     else:
         first = 0 if last is None else last.first + last.count

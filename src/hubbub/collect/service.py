@@ -14,6 +14,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from hubbub.collect.groups import Groups
 from hubbub.collect.health import Health
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
@@ -23,7 +24,7 @@ from hubbub.collect.snapshots import Folder, loaded
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Grant, Tokens
 from hubbub.collect.workers import Worker
-from hubbub.collect.writing import Writer
+from hubbub.collect.writing import Arrival, Written, write_together
 from hubbub.device.client import Client
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
@@ -75,7 +76,12 @@ class Service:
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
         self.keys = KeyRing(store)
-        self.writer = Writer(store, settings.queue, settings.patience, self.folder.damaged)
+        self.writer: Groups[Arrival, Written] = Groups(
+            lambda arrivals: write_together(store, arrivals),
+            lambda arrival: len(arrival.reports),
+            settings.queue,
+            settings.patience,
+        )
         self.workers = [
             Worker("tokens", self._learn_tokens, (Unavailable,)),
             Worker("fold", lambda: self.folder.round(settings.fold_every), (Unavailable,)),
@@ -110,7 +116,7 @@ class Service:
         return 1.0
 
     def _look_closely(self) -> float:
-        self.store.look_closely()
+        self.store.look_closely(stopped=lambda: self._closing)
         return self.settings.check_every
 
     def _warm_up(self) -> float:
@@ -146,7 +152,7 @@ class Service:
         lately = failed is not None and time.monotonic() < failed + _MEMORY
         found = ["the last upload could not be written"] if lately else []
         if len(self.folder.damaged) == len(self.by_digest):  # of several, the others go on
-            found += self.folder.damaged.values()
+            found += ["every task is damaged"]
         return found
 
     def tasks(self, grant: Grant | None = None) -> list[Task]:

@@ -57,7 +57,7 @@ def server_for(app: Starlette) -> uvicorn.Server:
         server_header=False,
         ws="none",
         lifespan="on",
-        http=Door(app.state.settings).protocol,  # type: ignore[arg-type]
+        http=Door(app.state.settings, getattr(app.state, "intakes", None)).protocol,  # type: ignore[arg-type]
         timeout_keep_alive=max(1, round(app.state.settings.idle_seconds)),
         timeout_graceful_shutdown=10,
     )

@@ -33,6 +33,9 @@ class Settings(BaseModel):
     connections: int = Field(4096, gt=0, description="connections at a time; fewer if files are few")
     fold_every: float = Field(1.0, gt=0, description="seconds between folds in the background")
     check_every: float = Field(3600.0, gt=0, description="seconds between looks at every page of the store")
+    open_metrics: bool = Field(
+        False, description="name tasks to everybody in /metrics and /readyz, not only to analysts' tokens"
+    )
     origins: tuple[str, ...] = Field(
         (),
         description="addresses like https://stats.example whose login form is taken, besides the one asked for",

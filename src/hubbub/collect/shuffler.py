@@ -20,7 +20,6 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 from __future__ import annotations
 
 import datetime
-import hmac
 import http.client
 import logging
 import sqlite3
@@ -35,17 +34,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hubbub.collect.connections import body_parts
 from hubbub.collect.health import Health
-from hubbub.collect.metrics import MEDIA, series, single, worker_lines
-from hubbub.collect.mixer import LARGEST_BODY, Crowd, Mixer
-from hubbub.collect.problems import Problem, busy, unauthorized
+from hubbub.collect.known_keys import KnownKeys, Unanswered
+from hubbub.collect.metrics import MEDIA, by_task, series, single, worker_lines
+from hubbub.collect.mixer import Crowd, Mixer
+from hubbub.collect.problems import Problem, busy
+from hubbub.collect.relay import Relay
 from hubbub.collect.settings import Settings
 from hubbub.collect.workers import Worker
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.delivery import BATCH_HEADER, Answer, batch_named, connect, post, service_address
+from hubbub.protocol.delivery import Answer, connect, post, service_address
 from hubbub.protocol.periods import open_periods
-from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, naming_no_key, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, sealed_width
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.shuffler")
@@ -58,8 +58,10 @@ MOST_WAITING = 1 << 30
 MOST_REFUSED = 1 << 28
 #: Seconds between attempts to reach the collector: doubled from the first to the second.
 PATIENCE = (0.25, 30.0)
-#: Seconds after which somebody looks for periods that are over, if no items come.
+#: Seconds after which somebody looks for periods that are over, if no crowd gets complete.
 _TIDY = 3600.0
+#: Seconds until the collector is asked again for its keys: after an answer, and after none.
+_KEYS_LAST, _ASK_AGAIN = 300.0, 5.0
 
 
 def today() -> datetime.date:
@@ -97,8 +99,10 @@ class Shuffler:
         self._open: dict[bytes, set[bytes]] = {}
         self._pause = PATIENCE[0]
         self._behind = False
+        self.keys = KnownKeys(mixer, self._collector)
         self.worker = Worker("forward", self._round, (sqlite3.Error, OSError))
-        self.health = Health([self.worker], self._troubles)
+        self.workers = [self.worker, Worker("keys", self._learn_keys, (sqlite3.Error,))]
+        self.health = Health(self.workers, self._troubles)
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
 
@@ -106,27 +110,57 @@ class Shuffler:
         """The size below which a crowd of this task never leaves."""
         return max(task.minimum_reports, self._crowd)
 
+    def _least_of(self, crowd: Crowd) -> int:
+        task = self.tasks.get(crowd.task.hex())
+        return crowd.reports if task is None else self.least(task)
+
     def start(self) -> None:
-        """Begin to pass crowds on, those of an earlier run first."""
-        self.worker.start()
+        """Begin to ask for keys, and to pass crowds on, those of an earlier run first."""
+        for worker in self.workers:
+            worker.start()
 
     def stop(self) -> None:
         """End after the attempt that is under way; what waits keeps waiting on disk."""
-        self.worker.stop()
+        for worker in self.workers:
+            worker.stop()
         self.mixer.close()
 
     def accept(self, task: Task, body: bytes) -> tuple[int, int]:
-        """Keep the items of one request: how many are new, and how many were here before.
+        """Keep the items of one request: see `accept_each`."""
+        width = sealed_width(task)
+        return self.accept_each([(task, [body[at : at + width] for at in range(0, len(body), width)])])[0]
 
-        The rest belongs to no period that is open.
+    def accept_each(self, requests: Sequence[tuple[Task, Sequence[bytes]]]) -> list[tuple[int, int]]:
+        """Keep the items of several requests: for each, how many are new, and how many were here before.
+
+        The rest belongs to no period that is open, or to no key that the collector has.
         """
-        width, label, current = sealed_width(task), label_width(task), _labels(task)
-        items = [body[start : start + width] for start in range(0, len(body), width)]
-        taken = self.mixer.add(task, [item for item in items if item[:label] in current])
-        self._count(accepted=taken[0], repeated=taken[1], refused=len(items) - sum(taken))
-        if not self._behind:  # new items do not make a silent collector answer sooner
-            self.worker.wake()
-        return taken
+        if self.full():
+            raise busy(503, "The collector does not answer and the store is full: send this again later.")
+        taken: dict[int, tuple[int, int]] = {}
+        for task in {task.digest: task for task, _ in requests}.values():
+            label, current, keys = label_width(task), _labels(task), self.keys.names
+            places = [place for place, (of, _) in enumerate(requests) if of.digest == task.digest]
+            good = [
+                [item for item in requests[place][1] if item[:label] in current and item[-KEY_BYTES:] in keys]
+                for place in places
+            ]
+            taken.update(zip(places, self.mixer.add_each(task, good), strict=True))
+            if self.mixer.waiting(task) >= self.least(task) and not self._behind:
+                self.worker.wake()  # new items do not make a silent collector answer sooner
+        fresh, repeated = (sum(counts) for counts in zip(*taken.values(), strict=True))
+        sent = sum(len(items) for _, items in requests)
+        self._count(accepted=fresh, repeated=repeated, refused=sent - fresh - repeated)
+        return [taken[place] for place in range(len(requests))]
+
+    def _learn_keys(self) -> float:
+        """Ask for the collector's keys; the seconds until somebody should ask again."""
+        try:
+            self.keys.ask()
+        except Unanswered as problem:  # it may be away for a while, which is no trouble of ours
+            _log.warning("%s", problem)
+            return _ASK_AGAIN
+        return _KEYS_LAST
 
     def _round(self) -> float:
         """Pass on what can be; the seconds until somebody should look again."""
@@ -148,9 +182,7 @@ class Shuffler:
             if self.mixer.waiting(task) >= self.least(task):
                 self.mixer.close_crowds(task, self.least(task))
         delivered, asked = True, 0.0
-        for batch in self.mixer.outgoing():
-            if batch in self._set_aside:
-                continue
+        for batch in [each for each in self.mixer.outgoing() if each not in self._set_aside]:
             crowd = self.mixer.crowd(batch)
             try:
                 answer = self._post(crowd)
@@ -167,6 +199,9 @@ class Shuffler:
             ):  # it may be put right by somebody, and nobody else may say that it is taken
                 _log.warning("the collector answers %d to %s", answer.status, words)
                 delivered, asked = False, max(asked, answer.wait)
+            elif answer.verdict == "too large" and self.mixer.cut(batch, self._least_of(crowd)):
+                _log.warning("the collector takes smaller crowds only, so this is cut in two: %s", words)
+                delivered = False  # the halves are for the next round
             else:
                 # Perhaps it came up with another key: kept, and tried again at the next start.
                 self._set_aside[batch] = len(crowd.payload)
@@ -198,17 +233,28 @@ class Shuffler:
         except (sqlite3.Error, OSError) as problem:
             _log.error("the store cannot be written: %s", problem)
             return ["the store cannot be written"]
+        if not self.keys.any:
+            return ["the collector has not said which keys it has"]
         return ["the collector does not answer and the store is full"] if self.full() else []
 
-    def metrics(self) -> str:
-        """Counts since the start, and what waits now, for Prometheus. Nothing about single items or senders."""
+    def metrics(self, named: bool = False) -> str:
+        """Counts since the start, and what waits now, for Prometheus. Nothing about single items or senders.
+
+        Tasks are called by their digests only if they are to be `named`.
+        """
         with self._counting:
             counts = self._counts.copy()
         waiting = Counter({name: self.mixer.waiting(task) for name, task in self.tasks.items()})
         outcomes = Counter({name: counts[name] for name in ("accepted", "repeated", "refused")})
         lines = [
             *series("shuffler_items_total", "counter", "Items that came.", "outcome", outcomes),
-            *series("shuffler_waiting", "gauge", "Items that wait for their crowd.", "task", waiting),
+            *series(
+                "shuffler_waiting",
+                "gauge",
+                "Items that wait for their crowd.",
+                "task",
+                by_task(waiting, lambda task: named),
+            ),
             *single(
                 "shuffler_backlog", "gauge", "Crowds that wait for the collector.", len(self.mixer.outgoing())
             ),
@@ -218,7 +264,7 @@ class Shuffler:
             ),
             *single("shuffler_crowds_total", "counter", "Crowds that arrived.", counts["crowds"]),
             *single("shuffler_forwarded_total", "counter", "Items in them.", counts["forwarded"]),
-            *worker_lines([self.worker]),
+            *worker_lines(self.workers),
         ]
         return "\n".join(lines) + "\n"
 
@@ -262,33 +308,7 @@ def _labels(task: Task) -> set[bytes]:
 def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) -> Starlette:
     """The HTTP side: one route that takes sealed items, and those that say how it is."""
     limits = settings or Settings()
-
-    async def sealed(request: Request) -> Response:
-        if not _may_upload(request, shuffler.upload_tokens):
-            raise unauthorized(known=False)
-        task = shuffler.tasks.get(request.path_params["task"])
-        if task is None:
-            raise Problem(404, "no such task", "No task with this digest is shuffled here.")
-        body, named = await _body(request, limits), request.url.path.startswith("/v2/")
-        width = sealed_width(task) if named else sealed_width(task) - KEY_BYTES
-        if not body or len(body) % width:
-            detail = f"Sealed reports of this task have {width} bytes each, one after another."
-            raise Problem(422, "not sealed reports", detail)
-        if not named:
-            body = naming_no_key(task, body)
-        try:
-            if await run_in_threadpool(shuffler.full):
-                raise busy(503, "The collector does not answer and the store is full: send this again later.")
-            fresh, repeated = await run_in_threadpool(shuffler.accept, task, body)
-        except (sqlite3.Error, OSError):
-            raise busy(503, "The store cannot be written now: send this again later.") from None
-        refused = len(body) // sealed_width(task) - fresh - repeated
-        answer: dict[str, int | str] = {"accepted": fresh, "repeated": repeated}
-        if refused:
-            answer["refused"] = refused
-        if batch := _batch_of(request):
-            answer["batch"] = batch
-        return JSONResponse(answer)
+    relay = Relay(shuffler, limits)
 
     async def alive(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -298,20 +318,21 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
         return JSONResponse({"status": "ready"})
 
     def metrics(request: Request) -> Response:
-        return Response(shuffler.metrics(), media_type=MEDIA)
+        return Response(shuffler.metrics(limits.open_metrics), media_type=MEDIA)
 
     async def refuse(request: Request, problem: Exception) -> Response:
         assert isinstance(problem, Problem)
-        return problem.about(_batch_of(request)).response()
+        return problem.response()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         shuffler.start()
         yield
+        await run_in_threadpool(relay.stop)
         await run_in_threadpool(shuffler.stop)
 
     routes = [
-        *(Route(f"/{version}/tasks/{{task}}/sealed", sealed, methods=["POST"]) for version in ("v1", "v2")),
+        *(Route(f"/{version}/tasks/{{task}}/sealed", relay, methods=["POST"]) for version in ("v1", "v2")),
         *(
             Route(path, answer)
             for path, answer in (("/healthz", alive), ("/readyz", ready), ("/metrics", metrics))
@@ -319,29 +340,7 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
     app.state.settings = limits
+    app.state.intakes = {
+        f"/{version}/tasks/{digest}/sealed": relay for version in ("v1", "v2") for digest in shuffler.tasks
+    }
     return app
-
-
-def _batch_of(request: Request) -> str:
-    """The batch's name, which is repeated in the answer so that the device knows who answers. It is not kept."""
-    return batch_named(request.headers.get(BATCH_HEADER, ""))
-
-
-def _may_upload(request: Request, tokens: Sequence[str]) -> bool:
-    given = request.headers.get("authorization", "").encode()
-    return sum(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens) > 0
-
-
-async def _body(request: Request, settings: Settings) -> bytes:
-    """The body; one that is too long is not read to its end."""
-    too_long = Problem(413, "too large", f"A body has at most {LARGEST_BODY:,} bytes: send several.")
-    size = request.headers.get("content-length", "0")
-    if not size.isdecimal() or int(size[:20]) > LARGEST_BODY:
-        raise too_long
-    parts, read = [], 0
-    async for part in body_parts(request.receive, settings):
-        read += len(part)
-        if read > LARGEST_BODY:
-            raise too_long
-        parts.append(part)
-    return b"".join(parts)

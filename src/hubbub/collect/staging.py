@@ -23,7 +23,7 @@ import hashlib
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hubbub.primitives.envelope import keep_private
@@ -74,8 +74,8 @@ class Staging:
         """Give the file back."""
         os.close(self._file)
 
-    def put(self, fresh: Sequence[bytes]) -> None:
-        """Write items that are not here yet, in any slots. `sync` says when they are on the disk."""
+    def put(self, fresh: Mapping[bytes, bytes]) -> None:
+        """Write items that are not here yet, by their digests, in any slots. `sync` says when they are on the disk."""
         if self._lost or len(self._free) < len(fresh):
             slots = len(self._slots) + len(self._free)
             while slots < len(self.items) + len(fresh):
@@ -83,18 +83,17 @@ class Staging:
             self._rewrite(slots)
         placed = []
         try:
-            for item in fresh:
+            for item in fresh.values():
                 place = secrets.randbelow(len(self._free))
                 self._free[place], self._free[-1] = self._free[-1], self._free[place]
                 slot = self._free.pop()
-                placed.append((slot, item))
+                placed.append(slot)
                 self._write(slot, _checked(item))
         except OSError:
-            self._free += [slot for slot, _ in placed]
+            self._free += placed
             raise
-        for slot, item in placed:
-            known = digest(item)
-            self.items[known], self._slots[known] = item, slot
+        self.items.update(fresh)
+        self._slots.update(zip(fresh, placed, strict=True))
         self._written += 1
 
     def sync(self) -> None:

@@ -14,18 +14,23 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import sqlalchemy as sql
 
-from hubbub.collect.database import crowds, history, ids, log, rejects, segments, states, tasks
+from hubbub.collect.database import crowds, history, log, rejects, segments, states, tasks
 from hubbub.collect.segments import (
+    BODY,
+    Id,
+    Known,
     Lot,
     Named,
+    Outcome,
     after,
     batches_after,
+    body_of,
     day_of,
-    extend,
+    extend_by_all,
     in_parts,
     lot_in,
     name_of,
@@ -35,8 +40,6 @@ from hubbub.collect.transactions import Unavailable as Unavailable
 
 #: Lots that are folded at a time; databases limit the parameters of a statement.
 _MOST_LOTS = 10_000
-#: Bytes of a body's digest that are kept with its id.
-_BODY = 8
 _GENERATION = "(SELECT value FROM meta WHERE name = 'generation')"
 
 
@@ -52,12 +55,6 @@ class Batch:
     received: int
     crowd: int | None = None
     rejects: Mapping[str, int] = field(default_factory=dict)
-
-
-#: What became of a batch: written now, already there, its id is taken by other reports, or so old that nobody knows.
-Outcome = Literal["stored", "repeated", "conflict", "expired"]
-#: A batch's id as it is kept: number of the task, day if the id begins with one, digest.
-_Id = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True)
@@ -93,30 +90,39 @@ class Store(Database):
         never in a circle. Counters change together with the batches that they belong to.
         """
         with self.writing() as connection:
-            known = self._tasks(connection, {batch.task for batch in group})
-            names: list[_Id] = [(known[each.task][0], day_of(each.id), name_of(each.id)) for each in group]
-            first: dict[_Id, Batch] = {}
+            numbers = self._tasks(connection, {batch.task for batch in group})
+            names: list[Id] = [(numbers[each.task][0], day_of(each.id), name_of(each.id)) for each in group]
+            first: dict[Id, Batch] = {}
             for name, batch in zip(names, group, strict=True):
                 first.setdefault(name, batch)
-            expired = {name for name in first if 0 < name[1] < known[first[name].task][1]}
+            expired = {name for name in first if 0 < name[1] < numbers[first[name].task][1]}
             fresh = self._note_ids(connection, first, sorted(first.keys() - expired))
-            bodies = {name: first[name].checksum[:_BODY] for name in fresh}
-            for name in first.keys() - expired - fresh:
-                place = (ids.c.task == name[0]) & (ids.c.day == name[1]) & (ids.c.name == name[2])
-                bodies[name] = bytes(connection.execute(sql.select(ids.c.body).where(place)).scalar_one())
+            known = {name: Known(first[name].checksum[:BODY]) for name in fresh}
+            for name in first.keys() - fresh:
+                known[name] = Known(None if name in expired else body_of(connection, name))
             self._write_lots(connection, [(name, first[name]) for name in sorted(fresh)])
         self.look()  # before anything of this is acknowledged
         outcomes: list[Outcome] = []
         for name, batch in zip(names, group, strict=True):
-            if name in expired:
-                outcomes.append("expired")
-            elif name in fresh:
+            if name in fresh:
                 fresh.remove(name)
                 outcomes.append("stored")
-            else:  # of batches that an old version forgot, the body is not known
-                same = bodies[name] in (b"", batch.checksum[:_BODY])
-                outcomes.append("repeated" if same else "conflict")
+            else:
+                outcomes.append(known[name].outcome(batch.checksum))
         return outcomes
+
+    def known(self, task: str, batch: str) -> Known | None:
+        """What is kept of a batch by its id; None if it never came."""
+        with self.reading() as connection:
+            query = sql.select(tasks.c.id, tasks.c.watermark).where(tasks.c.digest == task)
+            found = connection.execute(query).one_or_none()
+            if found is None:
+                return None
+            name = (int(found.id), day_of(batch), name_of(batch))
+            if 0 < name[1] < found.watermark:
+                return Known(None)
+            body = body_of(connection, name)
+        return None if body is None else Known(body)
 
     def _tasks(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
         """Number and watermark of tasks; nobody moves a watermark until this transaction ends."""
@@ -134,19 +140,17 @@ class Store(Database):
             self.compare_generation(row[3])
         return {digest: (number, mark) for digest, number, mark, _ in rows}
 
-    def _note_ids(
-        self, connection: sql.Connection, batches: dict[_Id, Batch], names: Sequence[_Id]
-    ) -> set[_Id]:
+    def _note_ids(self, connection: sql.Connection, batches: dict[Id, Batch], names: Sequence[Id]) -> set[Id]:
         """Write ids; those that were not there before."""
         if not names:
             return set()
         rows = ", ".join([f"({places(4)})"] * len(names))
-        values = tuple(part for name in names for part in (*name, batches[name].checksum[:_BODY]))
+        values = tuple(part for name in names for part in (*name, batches[name].checksum[:BODY]))
         statement = f"INSERT INTO ids (task, day, name, body) VALUES {rows} ON CONFLICT DO NOTHING"
         found = self.ask(connection, f"{statement} RETURNING task, day, name", values)
         return {(task, day, bytes(name)) for task, day, name in found}
 
-    def _write_lots(self, connection: sql.Connection, batches: Sequence[tuple[_Id, Batch]]) -> None:
+    def _write_lots(self, connection: sql.Connection, batches: Sequence[tuple[Id, Batch]]) -> None:
         """Reports as one lot per task and period, and what is counted of their batches."""
         lots: dict[tuple[str, int], list[Named]] = defaultdict(list)
         refused: Counter[tuple[str, str]] = Counter()
@@ -318,8 +322,7 @@ class Store(Database):
             for start in range(0, len(folded), _MOST_LOTS):
                 places = [lot.seq for lot in folded[start : start + _MOST_LOTS]]
                 assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
-            for lot in kept:
-                extend(connection, task, lot)
+            extend_by_all(connection, task, kept)
             for period, reports in sorted(arrived.items()):
                 connection.execute(self._add(history, {"task": task, "period": period}, reports=reports))
             if new.period is not None and (old.period or 0) > new.period:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError, TimeoutError
 
 from hubbub.collect.database import meta, open_engine
-from hubbub.collect.integrity import Files, damaged_pages
+from hubbub.collect.integrity import Files, anchored, damaged_pages
 from hubbub.collect.migrations import migrate
 from hubbub.primitives.errors import Refused
 
@@ -32,11 +32,14 @@ class Database:
         self.insert: Any = sqlite.insert if self.embedded else postgresql.insert
         #: Why nothing may be written any more, "" while all is well.
         self.damage = ""
+        self._anchor: sqlite3.Connection | None = None
         self._files = Files(Path(self.engine.url.database or "").resolve()) if self.embedded else None
         try:
             with self.writing() as connection:
                 migrate(connection)
             self._generation = self.fact("generation", secrets.token_bytes(16))
+            if self._files is not None:
+                self._anchor = anchored(self._files.path)
             self.look()
         except BaseException as problem:
             self.close()
@@ -50,6 +53,8 @@ class Database:
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
+        if self._anchor is not None:
+            self._anchor.close()
 
     @contextmanager
     def writing(self) -> Iterator[sql.Connection]:
@@ -108,13 +113,13 @@ class Database:
         if self.damage:
             raise Unavailable(self.damage)
 
-    def look_closely(self, seconds: float = 0.0) -> None:
+    def look_closely(self, seconds: float = 0.0, stopped: Callable[[], bool] = lambda: False) -> None:
         """The same for every page of a SQLite store, and whether the store is the one that was opened.
 
-        With `seconds`, for no longer than that.
+        With `seconds`, for no longer than that; and no longer than until it is `stopped`.
         """
         self.look()
-        if self._files is not None and (found := damaged_pages(self._files.path, seconds)):
+        if self._files is not None and (found := damaged_pages(self._files.path, seconds, stopped)):
             self.damage = (
                 f"{self._files.path} is damaged ({found}): restore a backup, and restart the service"
             )

@@ -1,30 +1,23 @@
 """From a body to the disk: which reports are good, and many batches in one transaction.
 
-One thread writes. It takes all batches that are waiting, looks at their reports together, since most uploads hold one
-or a few and a look at a thousand takes hardly longer than a look at one, and commits them together, so that thousands
-of uploads a second share the disk's patience.
+Batches that are waiting (`hubbub.collect.groups`) are looked at together, since most uploads hold one report or a few
+and a look at a thousand takes hardly longer than a look at one, and are committed together.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hubbub.collect.store import Batch, Outcome, Store, Unavailable
+from hubbub.collect.segments import Outcome
+from hubbub.collect.store import Batch, Store
 from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.protocol.task import Task
 
-#: Batches and bytes that are written in one transaction, unless one batch alone has more.
-_GROUP, _GROUP_BYTES = 1024, 16 << 20
-#: Seconds that a writer with much to do waits for more.
-_MOMENT = 0.003
 #: Numbers in reports that are looked at together: of larger lots, nothing but the bad ones is remembered.
 _TOGETHER = 1 << 20
 #: Refused reports that an answer lists.
@@ -130,126 +123,12 @@ def examine_together(arrivals: Sequence[Arrival]) -> None:
 Written = tuple[Outcome, Examined]
 
 
-class Writer:
-    """One thread that appends batches to the log, many in one transaction."""
-
-    def __init__(
-        self, store: Store, limit: int, patience: float, damaged: Mapping[str, str] | None = None
-    ) -> None:
-        """After `patience` seconds a sender is told that its batch is not written.
-
-        `damaged` names tasks for which nothing is taken now, and says why.
-        """
-        self._store, self._limit, self._patience = store, limit, patience
-        self._waiting: deque[tuple[float, asyncio.Future[Written]]] = deque()
-        self.damaged: Mapping[str, str] = {} if damaged is None else damaged
-        self._queue: deque[tuple[Arrival, asyncio.Future[Written]]] = deque()
-        self._wake = threading.Condition()
-        self._stopping = self._busy = self._timed = False
-        #: When a group of batches last could not be written, by the monotonic clock; None once one could.
-        self.failed: float | None = None
-        self._thread = threading.Thread(target=self._run, name="hubbub-write", daemon=True)
-        self._thread.start()
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    @property
-    def alive(self) -> bool:
-        """Whether anybody writes."""
-        return self._thread.is_alive()
-
-    @property
-    def full(self) -> bool:
-        """Whether further batches should come back later."""
-        return len(self._queue) >= self._limit
-
-    def submit(self, arrival: Arrival) -> asyncio.Future[Written]:
-        """Queue a batch; the future is done when the batch is on disk, or fails with `Unavailable`."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Written] = loop.create_future()
-        self._watch(loop, future)
-        with self._wake:
-            self._queue.append((arrival, future))
-            self._wake.notify()
-        return future
-
-    def _watch(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Written]) -> None:
-        """Let a future fail if it takes too long. One timer for all of them: each waits equally long."""
-        waiting = self._waiting
-        while waiting and waiting[0][1].done():
-            waiting.popleft()
-        waiting.append((loop.time() + self._patience, future))
-        if not self._timed:
-            self._timed = True
-            loop.call_later(self._patience, self._give_up, loop)
-
-    def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
-        waiting, late = self._waiting, False
-        while waiting and (waiting[0][1].done() or waiting[0][0] <= loop.time()):
-            _, future = waiting.popleft()
-            if not future.done():
-                future.set_exception(Unavailable("the store takes too long"))
-                late = True
-        if late:  # they were told to send again, and nobody counts their bytes any more
-            with self._wake:
-                self._queue = deque(each for each in self._queue if not each[1].done())
-        self._timed = bool(waiting)
-        if waiting:
-            loop.call_at(waiting[0][0], self._give_up, loop)
-
-    def stop(self) -> None:
-        """Write what is queued, and end."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while group := self._next():
-            arrivals = [arrival for arrival, _ in group]
-            written: list[Written] | Exception
-            try:
-                examine_together(arrivals)
-                outcomes = self._store.append([arrival.batch() for arrival in arrivals])
-                written = [
-                    (outcome, arrival.examined)
-                    for outcome, arrival in zip(outcomes, arrivals, strict=True)
-                    if arrival.examined is not None
-                ]
-                self.failed = None
-            except (
-                Exception
-            ) as problem:  # whatever it is, the senders must hear of it and the thread must live
-                written, self.failed = problem, time.monotonic()
-            loop = group[0][1].get_loop()
-            loop.call_soon_threadsafe(_settle, [future for _, future in group], written)
-
-    def _next(self) -> list[tuple[Arrival, asyncio.Future[Written]]]:
-        """What is to be written together; nothing when it is time to end.
-
-        While senders come one by one, each is written at once. When several come at a time, waiting a moment for
-        more of them makes fewer transactions.
-        """
-        if self._busy:
-            time.sleep(_MOMENT)
-        with self._wake:
-            while not self._queue and not self._stopping:
-                self._wake.wait()
-            group: list[tuple[Arrival, asyncio.Future[Written]]] = []
-            size = 0
-            while self._queue and len(group) < _GROUP and size < _GROUP_BYTES:
-                group.append(self._queue.popleft())
-                size += len(group[-1][0].reports)
-            self._busy = len(group) > 1
-            return group
-
-
-def _settle(futures: list[asyncio.Future[Written]], written: list[Written] | Exception) -> None:
-    for place, future in enumerate(futures):
-        if future.done():  # its sender has gone
-            continue
-        if isinstance(written, Exception):
-            future.set_exception(written)
-        else:
-            future.set_result(written[place])
+def write_together(store: Store, arrivals: Sequence[Arrival]) -> list[Written]:
+    """Examine batches and append them to the log, all in one transaction."""
+    examine_together(arrivals)
+    outcomes = store.append([arrival.batch() for arrival in arrivals])
+    return [
+        (outcome, arrival.examined)
+        for outcome, arrival in zip(outcomes, arrivals, strict=True)
+        if arrival.examined is not None
+    ]

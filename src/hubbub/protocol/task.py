@@ -55,7 +55,11 @@ class Task(BaseModel):
         default="once", description="how often a device may report"
     )
     reports_per_period: int = Field(default=1, ge=1, le=1000, description="fresh reports in one period")
-    minimum_reports: int = Field(default=0, ge=0, description="no estimates below this many reports")
+    minimum_reports: int = Field(
+        default=0,
+        ge=0,
+        description="no estimates below this many reports, which advance by as many; 0: they move with every report",
+    )
     precision: Literal["minute", "hour", "day"] = Field(
         default="hour", description="how exactly the collector keeps times of arrival"
     )

@@ -14,10 +14,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from hubbub.collect.connections import body_parts
 from hubbub.collect.dashboard.choices import View
 from hubbub.collect.dashboard.pages import FILES, render
 from hubbub.collect.dashboard.views import task_view
+from hubbub.collect.intake import body_parts
 from hubbub.collect.problems import Problem
 from hubbub.collect.tokens import COOKIE, SESSION_SECONDS, allows
 
