@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hubbub.checks.finding import POWER
 from hubbub.primitives.arrays import Floats, Int64s
 
 #: Fitted counts are compared after adding this much to both.
@@ -30,6 +29,8 @@ _CAUTION = 5.0
 #: Columns that a score looks at, at most, and cells that a column or a score is cut into.
 _MOST_COLUMNS = 64
 _CELLS = 32
+#: Probability that a count is further out than is allowed for when an excess is stated.
+_SLIP = 0.005
 #: Terms of a binomial tail that are added at a time.
 _BLOCK = 256
 
@@ -43,6 +44,10 @@ class Match:
 
     def __len__(self) -> int:
         return min(len(side) for side in self.views[0])
+
+    def turned(self) -> Match:
+        """The same with the halves exchanged: what was counted is now learned from."""
+        return Match(self.name, tuple((one[::-1], two[::-1]) for one, two in self.views))
 
 
 @dataclass(frozen=True)
@@ -63,21 +68,28 @@ class Verdict:
         return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
 
     def smallest_excess(self, epsilon: float, odds: float, delta: float = 0.0) -> float | None:
-        """The least x such that a loss of (1 + x) epsilon in this event is found with probability 0.95 or more.
+        """The least x such that a loss of (1 + x) epsilon in this event is found with probability 0.99 or more.
 
         The event keeps its frequency q under the second record; under the first it has p = e^((1 + x) epsilon) q +
-        delta. With probability 0.95 both counts are within their 2.5% quantiles, and then the bounds are no worse than
-        there. None if no p up to 1 would do.
+        delta. With probability 0.99 both counts are within their 0.5% quantiles, and then the bounds are no worse than
+        there. q is known from a count only: the least favourable of its confidence interval (0.5% on each side) is
+        taken. None if no p up to 1 would do.
         """
         if not self.trials or not self.other_hits:
             return None
-        q, slip = self.other_hits / self.trials, (1 - POWER) / 2
-        most = binomial_quantile(self.trials, q, slip, upper=True)
+        likely = [binomial_bound(self.other_hits, self.trials, _SLIP, upper) for upper in (False, True)]
+        found = [self._excess(q, epsilon, odds, delta) for q in (self.other_hits / self.trials, *likely)]
+        return None if found[0] is None or found[1] is None else max(x for x in found if x is not None)
+
+    def _excess(self, q: float, epsilon: float, odds: float, delta: float) -> float | None:
+        most = binomial_quantile(self.trials, q, _SLIP, upper=True)
         claim = math.exp(epsilon) * binomial_bound(most, self.trials, odds / 2, upper=True) + delta
+        if claim >= 1:
+            return None
 
         def found(p: float) -> bool:
-            least = binomial_quantile(self.trials, p, slip, upper=False)
-            return binomial_bound(least, self.trials, odds / 2, upper=False) > claim
+            least = binomial_quantile(self.trials, p, _SLIP, upper=False)
+            return binomial_tail(least, self.trials, claim, lower_tail=False) < odds / 2
 
         low, high = min(1.0, math.exp(epsilon) * q + delta), 1 - 1e-9
         if low >= high or not found(high):
@@ -251,7 +263,7 @@ def binomial_bound(hits: int, trials: int, odds: float, upper: bool) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        tail = _tail(hits, trials, middle, upper)
+        tail = binomial_tail(hits, trials, middle, upper)
         # upper: P(X <= hits) falls as the probability grows; lower: P(X >= hits) rises.
         if (tail > odds) == upper:
             low = middle
@@ -267,22 +279,29 @@ def binomial_quantile(trials: int, probability: float, odds: float, upper: bool)
         if upper:
             middle = (low + high) // 2
             low, high = (
-                (low, middle) if _tail(middle + 1, trials, probability, False) <= odds else (middle + 1, high)
+                (low, middle)
+                if binomial_tail(middle + 1, trials, probability, False) <= odds
+                else (middle + 1, high)
             )
         else:
             middle = (low + high + 1) // 2
             low, high = (
-                (middle, high) if _tail(middle - 1, trials, probability, True) <= odds else (low, middle - 1)
+                (middle, high)
+                if binomial_tail(middle - 1, trials, probability, True) <= odds
+                else (low, middle - 1)
             )
     return low
 
 
-def _tail(hits: int, trials: int, probability: float, lower_tail: bool) -> float:
-    """P(X <= hits) or P(X >= hits), summed outwards; 1 on the near side of the mean, where nobody asks for it."""
+def binomial_tail(hits: int, trials: int, probability: float, lower_tail: bool) -> float:
+    """P(X <= hits) or P(X >= hits), summed outwards; 1 on the near side of the mean, where nobody asks for it.
+
+    A tail below some odds means that the probability is outside the Clopper-Pearson interval of these odds.
+    """
     mean = trials * probability
     if (lower_tail and hits >= mean) or (not lower_tail and hits <= mean):
         return 1.0
-    if hits < 0 or hits > trials:
+    if hits < 0 or hits > trials or not 0 < probability < 1:
         return 0.0
     log_p, log_q = math.log(probability), math.log1p(-probability)
     term = math.exp(

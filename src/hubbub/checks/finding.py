@@ -69,7 +69,7 @@ class Finding:
 
     def _sampled(self) -> str:
         power = (
-            f"That is less than {TELLING:g} of the claim, so nothing is said about the excess that would have been found."
+            "What excess would have been found is not known: these events do not show most of the claim."
             if self.smallest_excess is None
             else f"A loss of {1 + self.smallest_excess:.3g} times the claim in the event tested would have been found "
             f"with probability {POWER:g}."

@@ -7,15 +7,16 @@ them, for the questions that the task's own randomizer asks, and for a few hard 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 
-from hubbub.checks.events import binomial_bound
+from hubbub.checks.events import binomial_tail
 from hubbub.checks.exact import FixedSeeds
 from hubbub.checks.reports import packed_sample
 from hubbub.checks.worlds import ends, full_records
+from hubbub.primitives.arrays import Int64s
 from hubbub.primitives.coins import SecretCoins
 from hubbub.primitives.samplers import EMPTY
 from hubbub.protocol.task import Task
@@ -32,8 +33,9 @@ _HARD: tuple[Question, ...] = (
     ("chance", (1, 3)),
     ("clamped_laplace", (0, 5, 2, 20)),
 )
-#: Questions of the task that are looked at, and answers to each; cells that numbers are sorted into.
-_MOST_QUESTIONS, _ANSWERS, _CELLS = 10, 4000, 16
+#: Questions of the task that are looked at; cells that numbers are sorted into; answers, at least and at most.
+_MOST_QUESTIONS, _CELLS = 10, 16
+_FEWEST_ANSWERS, _MOST_ANSWERS = 1000, 4000
 #: Words of a buffer of compiled code, and buffers that are filled.
 _WORDS, _BUFFERS = 4096, 4
 #: An event that was counted: what it is, its probability, hits and trials.
@@ -73,23 +75,23 @@ def questions_of(task: Task) -> list[Question]:
     ]
 
 
-def biased_coins(task: Task, odds: float) -> Iterator[str]:
+def biased_coins(task: Task, samples: int, odds: float) -> Iterator[str]:
     """Every count is a binomial of a known probability, which has to lie in its Clopper-Pearson interval.
 
     Half of `odds` is shared by these. The other half is more than the chance that two of a few thousand numbers of 62
-    or 64 bits are the same, which would be coins that come back (1e-11).
+    or 64 bits are the same, which would be coins that come back (1e-10).
     """
     questions = dict.fromkeys([*_HARD, *questions_of(task)])
     counted: list[Counted] = []
     for question in questions:
-        counted += _counted(question)
+        counted += _counted(question, min(_MOST_ANSWERS, max(_FEWEST_ANSWERS, samples // 10)) // 2)
     words = np.concatenate([SecretCoins().words(_WORDS) for _ in range(_BUFFERS)])
     bits = (words[:, None] >> np.arange(64) & 1).sum(axis=0)
     counted += [(f"bit {place} of words", 0.5, int(hits), len(words)) for place, hits in enumerate(bits)]
     share = odds / (4 * len(counted))
     for name, probability, hits, trials in counted:
-        low, high = (binomial_bound(hits, trials, share, upper) for upper in (False, True))
-        if not low <= probability <= high:
+        tails = (binomial_tail(hits, trials, probability, lower_tail) for lower_tail in (False, True))
+        if min(tails) < share:
             yield (
                 f"coins are biased: {name} came {hits:,} times of {trials:,}, with a probability of {probability:.4f}"
             )
@@ -99,46 +101,42 @@ def biased_coins(task: Task, odds: float) -> Iterator[str]:
         yield "coins are used twice: two random numbers of 62 bits or more are the same"
 
 
-def _counted(question: Question) -> Iterator[Counted]:
-    """Events of many answers to a question, half of them through the call that compiled kernels share a pool with."""
+def _counted(question: Question, answers: int) -> Iterator[Counted]:
+    """Events of so many answers to a question, and as many again through the call that takes a pool of digits."""
     kind, numbers = question
-    coins, half = SecretCoins(), range(_ANSWERS // 2)
+    coins, each = SecretCoins(), range(answers)
     name = f"{kind}{numbers}".replace(",)", ")")
     if kind == "chance":
-        hits = sum(coins.chance(*numbers) for _ in half) + sum(coins.coin(EMPTY, *numbers)[0] for _ in half)
-        yield name, numbers[0] / numbers[1], hits, _ANSWERS
+        hits = sum(coins.chance(*numbers) for _ in each) + sum(coins.coin(EMPTY, *numbers)[0] for _ in each)
+        yield name, numbers[0] / numbers[1], hits, 2 * answers
     elif kind == "below":
-        drawn = [coins.below(*numbers) for _ in half] + [coins.draw(EMPTY, *numbers)[0] for _ in half]
-        yield from _uniform(name, drawn, *numbers)
+        drawn = [coins.below(*numbers) for _ in each] + [coins.draw(EMPTY, *numbers)[0] for _ in each]
+        yield from _uniform(name, np.array(drawn), *numbers)
     else:
-        yield from _laplace(name, [coins.clamped_laplace(*numbers) for _ in half], *numbers)
+        yield from _laplace(name, np.array([coins.clamped_laplace(*numbers) for _ in each]), *numbers)
 
 
-def _uniform(name: str, drawn: Sequence[int], bound: int) -> Iterator[Counted]:
+def _uniform(name: str, drawn: Int64s, bound: int) -> Iterator[Counted]:
     """Numbers below a bound: in cells of neighbours, and bit by bit."""
     cells = min(bound, _CELLS)
     starts = [-(-cell * bound // cells) for cell in range(cells + 1)]
     for low, high in pairwise(starts):
-        yield (
-            f"{name} in {low} .. {high - 1}",
-            (high - low) / bound,
-            sum(low <= n < high for n in drawn),
-            len(drawn),
-        )
+        inside = int(((low <= drawn) & (drawn < high)).sum())
+        yield f"{name} in {low} .. {high - 1}", (high - low) / bound, inside, len(drawn)
     for bit in range((bound - 1).bit_length()):
         period = 2 << bit
         ones = bound // period * (1 << bit) + max(0, bound % period - (1 << bit))
-        yield f"bit {bit} of {name}", ones / bound, sum(n >> bit & 1 for n in drawn), len(drawn)
+        yield f"bit {bit} of {name}", ones / bound, int((drawn >> bit & 1).sum()), len(drawn)
 
 
 def _laplace(
-    name: str, drawn: Sequence[int], value: int, numerator: int, denominator: int, limit: int
+    name: str, drawn: Int64s, value: int, numerator: int, denominator: int, limit: int
 ) -> Iterator[Counted]:
     """Noise at most so many scales above or below its middle, as far as clamping leaves it; and never outside."""
     scale = numerator / denominator
     decay = math.exp(-1 / scale)
-    yield f"{name} out of range", 0.0, sum(abs(n) > limit for n in drawn), len(drawn)
+    yield f"{name} out of range", 0.0, int((abs(drawn) > limit).sum()), len(drawn)
     for shift in sorted({round(times * scale) for times in (-3, -2, -1, -0.5, 0, 0.5, 1, 2, 3)} | {-1, 0}):
         if -limit <= value + shift < limit:
             below = decay**-shift / (1 + decay) if shift < 0 else 1 - decay ** (shift + 1) / (1 + decay)
-            yield f"{name} at most {value + shift}", below, sum(n <= value + shift for n in drawn), len(drawn)
+            yield f"{name} at most {value + shift}", below, int((drawn <= value + shift).sum()), len(drawn)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.checks.effort import affordable_reports
-from hubbub.checks.events import binomial_bound
+from hubbub.checks.events import binomial_bound, binomial_tail
 from hubbub.checks.exact import FixedSeeds
 from hubbub.checks.reports import packed_sample
 from hubbub.checks.worlds import Plain, ends, full_records
@@ -54,11 +54,10 @@ def repeated_coins(task: Task, coins: Coins, odds: float) -> Iterator[str]:
 
 
 def agreeing_lag(reports: NDArray[np.generic], further: Sequence[int], odds: float) -> int | None:
-    """A distance at which reports agree more often than by chance: a power of two, or one of these; None if there is
-    none.
+    """A distance at which reports agree more often than by chance: a power of two, or one of these.
 
-    For every lag, all pairs, in two halves of disjoint ones; by chance, disjoint pairs at random. If reports are independent
-    both are binomial with the same probability, so their Clopper-Pearson intervals overlap, but for `odds` in all.
+    For every lag, all pairs, in two halves of disjoint ones; by chance, disjoint pairs at random. If reports are
+    independent all counts are binomial with the same probability, so Clopper-Pearson intervals overlap, but for `odds`.
     """
     _, kinds = np.unique(reports, axis=0, return_inverse=True)
     kinds, places = kinds.reshape(-1), np.arange(len(reports))
@@ -71,6 +70,6 @@ def agreeing_lag(reports: NDArray[np.generic], further: Sequence[int], odds: flo
         for turn in (0, 1):
             first = places[(places // lag % 2 == turn) & (places + lag < len(reports))]
             agreeing = int((kinds[first] == kinds[first + lag]).sum())
-            if binomial_bound(agreeing, len(first), share, upper=False) > by_chance:
+            if binomial_tail(agreeing, len(first), by_chance, lower_tail=False) < share:
                 return lag
     return None

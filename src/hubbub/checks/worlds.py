@@ -103,17 +103,18 @@ def small_tasks(task: Task, keys: int) -> Iterator[tuple[str, Task]]:
     """
     own = task.mechanism
     buckets, distance = getattr(own, "buckets", 0), getattr(own, "distance", None)
+    few, few_in_words = {"buckets": min(buckets, 2)}, "1 bucket" if buckets == 1 else "2 buckets"
     for limit in sorted({1, min(2, own.max_entries)}, reverse=True):
-        name, few = f"at most {entries_in_words(limit)}", {"buckets": min(buckets, 2)}
+        name = f"at most {entries_in_words(limit)}"
         small = small_task(task, keys, limit)
         yield name, small
         chosen = getattr(small.mechanism, "buckets", 0)
         if chosen > buckets or chosen == 1 < buckets:
-            yield f"{name}, {few['buckets']} buckets", small_task(task, keys, limit, **few)
+            yield f"{name}, {few_in_words}", small_task(task, keys, limit, **few)
     if distance and distance < 1 and own.values == "signed":
         yield f"{name}, distance 1", small_task(task, keys, 1, distance=1.0)
         if buckets > 1:
-            yield f"{name}, distance 1, 2 buckets", small_task(task, keys, 1, distance=1.0, **few)
+            yield f"{name}, distance 1, {few_in_words}", small_task(task, keys, 1, distance=1.0, **few)
 
 
 def examples_like(task: Task, keys: int) -> list[Plain]:
