@@ -6,7 +6,7 @@ size. `benchmarks/audits.py` prints the tables of docs/audit.md from both; `test
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ from hubbub.model.hashing import hash_entries
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import GRID, Entries, Scale, sample_down
-from hubbub.primitives.coins import Coins, InsecureCoins, SecretCoins, SimulatedSeeds
+from hubbub.primitives.coins import Coins, InsecureCoins, SecretCoins, SimulatedSeeds, SystemSeeds
 from hubbub.primitives.kernel import BULK
 from hubbub.primitives.samplers import sample_clamped_laplace
 from hubbub.primitives.wire import WireField
@@ -70,10 +70,34 @@ def audited_exactly(fault: Fault) -> Finding | None:
             return None
 
 
+#: What coins and seeds of a `Client` come from while faults are looked for.
+REPEATABLE = random.Random()
+
+
+@contextmanager
+def repeatable_secrets(seed: int) -> Iterator[None]:
+    """Secret coins and system seeds that are always the same."""
+    REPEATABLE.seed(seed)
+
+    def words(count: int) -> bytes:
+        return REPEATABLE.randbytes(8 * count)
+
+    with (
+        patch.object(SecretCoins, "below", lambda self, bound: REPEATABLE.randrange(bound)),
+        patch.object(SecretCoins, "words", lambda self, count: np.frombuffer(words(count), dtype=np.int64)),
+        patch.object(
+            SystemSeeds,
+            "draw",
+            lambda self, bits, count: np.frombuffer(words(count), dtype=np.uint64) >> np.uint64(64 - bits),
+        ),
+    ):
+        yield
+
+
 def audited_by_sampling(fault: Fault, samples: int = SAMPLES, seed: int = 1) -> Finding:
     """What sampling finds, always with the same coins; a sound mechanism is refuted with probability 1e-6."""
     secret, public = iter(range(seed, seed + 1000)), iter(range(seed, seed + 1000))
-    with fault.broken():
+    with repeatable_secrets(seed), fault.broken():
         return sampled_audit(
             _task(fault),
             samples,
@@ -424,14 +448,14 @@ def patched_coins(**broken: Any) -> Iterator[None]:
 
 
 def even_more_often(self: SecretCoins, bound: int) -> int:
-    """Odd numbers are drawn again once in four times."""
-    drawn = secrets.randbelow(bound)
-    return secrets.randbelow(bound) if drawn & 1 and secrets.randbelow(4) == 0 else drawn
+    """Odd numbers are drawn again every other time."""
+    drawn = REPEATABLE.randrange(bound)
+    return REPEATABLE.randrange(bound) if drawn & 1 and REPEATABLE.random() < 0.5 else drawn
 
 
 def stuck_bit(self: SecretCoins, bound: int) -> int:
     """Bit 20 of large numbers is always 0."""
-    return secrets.randbelow(bound) & ~(1 << 20) if bound > 1 << 21 else secrets.randbelow(bound)
+    return REPEATABLE.randrange(bound) & (~(1 << 20) if bound > 1 << 21 else -1)
 
 
 def lazy_laplace(self: SecretCoins, value: int, numerator: int, denominator: int, limit: int) -> int:
@@ -442,7 +466,7 @@ def lazy_laplace(self: SecretCoins, value: int, numerator: int, denominator: int
 @contextmanager
 def repeating_buffer() -> Iterator[None]:
     """Numbers of single reports come from a buffer that is read again and again."""
-    buffer = [secrets.randbelow(1 << 62) for _ in range(500)]
+    buffer = [REPEATABLE.randrange(1 << 62) for _ in range(500)]
     place = iter(range(1 << 62))
     with patch.object(SecretCoins, "below", lambda self, bound: buffer[next(place) % 500] % bound):
         yield

@@ -28,7 +28,7 @@ from hubbub.protocol.task import Task
 _MOST_HASHED = 16
 #: Reports of a `Client`, which are made one by one, per record; fewer than the latter would show nothing. How many
 #: samples of other reports there are for one of these.
-_CLIENT_REPORTS, _FEWEST_CLIENT_REPORTS, _SAMPLES_PER_CLIENT_REPORT = 1000, 250, 200
+_CLIENT_REPORTS, _FEWEST_CLIENT_REPORTS, _SAMPLES_PER_CLIENT_REPORT = 1000, 250, 100
 #: Records whose reports a `Client` makes.
 _CLIENT_RECORDS = 4
 

@@ -26,6 +26,8 @@ from hubbub.primitives.arrays import Floats, Int64s
 _PRIOR = 3.0
 #: Standard errors that are allowed for when an event is chosen (only the exact bounds count).
 _CAUTION = 5.0
+#: Standard errors by which what was chosen may look better than it is.
+_LUCK = 2.0
 #: Columns that a score looks at, at most, and cells that a column or a score is cut into.
 _MOST_COLUMNS = 64
 _CELLS = 32
@@ -45,9 +47,10 @@ class Match:
     def __len__(self) -> int:
         return min(len(side) for side in self.views[0])
 
-    def turned(self) -> Match:
-        """The same with the halves exchanged: what was counted is now learned from."""
-        return Match(self.name, tuple((one[::-1], two[::-1]) for one, two in self.views))
+    def shuffled(self, seed: int) -> Match:
+        """The same samples in another order: others are learned from, and others counted."""
+        orders = [np.random.default_rng([seed, side]).permutation(len(self)) for side in (0, 1)]
+        return Match(self.name, tuple((one[orders[0]], two[orders[1]]) for one, two in self.views))
 
 
 @dataclass(frozen=True)
@@ -70,34 +73,48 @@ class Verdict:
     def smallest_excess(self, epsilon: float, odds: float, delta: float = 0.0) -> float | None:
         """The least x such that a loss of (1 + x) epsilon in this event is found with probability 0.99 or more.
 
-        The event keeps its frequency q under the second record; under the first it has p = e^((1 + x) epsilon) q +
-        delta. With probability 0.99 both counts are within their 0.5% quantiles, and then the bounds are no worse than
-        there. q is known from a count only: the least favourable of its confidence interval (0.5% on each side) is
-        taken. None if no p up to 1 would do.
+        The loss may grow because the event becomes likelier under the first record, up to p = e^((1 + x) epsilon) q +
+        delta, or rarer under the second, down to q = (p - delta) e^(-(1 + x) epsilon): the less favourable of what is
+        possible counts. What stays is known from a count only, and taken at the end of its confidence interval where
+        the excess is larger. With probability 0.99 both counts are within their 0.5% quantiles, and then the bounds
+        are no worse than there. None if no loss at all would do.
         """
         if not self.trials or not self.other_hits:
             return None
-        likely = [binomial_bound(self.other_hits, self.trials, _SLIP, upper) for upper in (False, True)]
-        found = [self._excess(q, epsilon, odds, delta) for q in (self.other_hits / self.trials, *likely)]
-        return None if found[0] is None or found[1] is None else max(x for x in found if x is not None)
+        rates = [self.hits / self.trials, self.other_hits / self.trials]
+        low_p, low_q = (
+            binomial_bound(count, self.trials, _SLIP, False) for count in (self.hits, self.other_hits)
+        )
+        growing = [self._excess(epsilon, odds, delta, q=q) for q in (rates[1], low_q)]
+        shrinking = [self._excess(epsilon, odds, delta, p=p) for p in (rates[0], low_p)]
+        found = [max(x for x in pair if x is not None) for pair in (growing, shrinking) if None not in pair]
+        return max(found) if found else None
 
-    def _excess(self, q: float, epsilon: float, odds: float, delta: float) -> float | None:
-        most = binomial_quantile(self.trials, q, _SLIP, upper=True)
-        claim = math.exp(epsilon) * binomial_bound(most, self.trials, odds / 2, upper=True) + delta
-        if claim >= 1:
-            return None
+    def _excess(
+        self, epsilon: float, odds: float, delta: float, *, p: float | None = None, q: float | None = None
+    ) -> float | None:
+        """The same for a frequency under one of the records that is known."""
 
-        def found(p: float) -> bool:
-            least = binomial_quantile(self.trials, p, _SLIP, upper=False)
-            return binomial_tail(least, self.trials, claim, lower_tail=False) < odds / 2
+        def found(x: float) -> bool:
+            factor = math.exp((1 + x) * epsilon)
+            first = p if p is not None else factor * (q or 0) + delta
+            second = q if q is not None else (first - delta) / factor
+            if not 0 < second < first < 1:
+                return False
+            most = binomial_quantile(self.trials, second, _SLIP, upper=True)
+            least = binomial_quantile(self.trials, first, _SLIP, upper=False)
+            claim = math.exp(epsilon) * binomial_bound(most, self.trials, odds / 2, upper=True) + delta
+            return claim < 1 and binomial_tail(least, self.trials, claim, lower_tail=False) < odds / 2
 
-        low, high = min(1.0, math.exp(epsilon) * q + delta), 1 - 1e-9
-        if low >= high or not found(high):
+        # As far as the first frequency is below 1, or (a hundredth of a sample) the second above 0.
+        room = (1 - 1e-9 - delta) / q if q is not None else 100 * self.trials * ((p or 0) - delta)
+        low, high = 0.0, math.log(max(room, 1e-9)) / epsilon - 1
+        if high <= 0 or not found(high):
             return None
         for _ in range(16):
             middle = (low + high) / 2
             low, high = (low, middle) if found(middle) else (middle, high)
-        return math.log((high - delta) / q) / epsilon - 1
+        return high
 
 
 def judge(matches: Sequence[Match], delta: float = 0.0) -> Verdict:
@@ -106,11 +123,15 @@ def judge(matches: Sequence[Match], delta: float = 0.0) -> Verdict:
         return Verdict(0, 0, 0, "no pair")
     events = [event for match in matches for event in _learn(match, delta)]
     events.sort(key=lambda event: event.shown, reverse=True)
-    together = [np.cumsum([getattr(each.chosen, part) for each in events]) for part in _Counts._fields]
-    counted = events[: int(np.argmax(_rough(_Counts(*together), delta))) + 1]
+    together = _Counts(
+        *(np.cumsum([getattr(each.chosen, part) for each in events]) for part in _Counts._fields)
+    )
+    # One match with few hits may look best by luck: as much as that is worth is taken off.
+    luck = np.sqrt(2 / (together.hits + 1) + 2 / (together.other_hits + 1))
+    counted = events[: int(np.argmax(_rough(together, delta) - _LUCK * luck)) + 1]
     hits, other_hits, trials = (sum(int(each.tested[part]) for each in counted) for part in range(3))
-    best = max(counted, key=lambda each: float(_rough(each.tested, delta)))
-    return Verdict(hits, other_hits, trials, best.name)
+    clearest = max(counted, key=lambda each: float(_rough(each.tested, delta)))
+    return Verdict(hits, other_hits, trials, clearest.name)
 
 
 class _Counts(NamedTuple):
