@@ -68,15 +68,19 @@ class Finding:
         )
 
     def _sampled(self) -> str:
-        power = (
-            "What excess would have been found is not known: these events do not show most of the claim."
-            if self.smallest_excess is None
-            else f"A loss of {1 + self.smallest_excess:.3g} times the claim in the event tested would have been found "
-            f"with probability {POWER:g}."
-        )
+        power = ""
+        if self.smallest_excess is not None:
+            power = (
+                f" A loss of {1 + self.smallest_excess:.3g} times the claim in the event tested would have been found "
+                f"with probability {POWER:g}."
+            )
+        elif not self.refuted:
+            power = (
+                " What excess would have been found is not known: these events do not show most of the claim."
+            )
         return (
             f"From {self.samples:,} sampled reports of {self.pairs} pairs of records {self.size}, epsilon is at least "
-            f"{self.found:.4f} with confidence {self.confidence:g} ({self.worst_pair}). {power} Sampling can refute "
+            f"{self.found:.4f} with confidence {self.confidence:g} ({self.worst_pair}).{power} Sampling can refute "
             "a claim, not prove it."
         )
 
