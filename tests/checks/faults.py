@@ -6,13 +6,16 @@ size. `benchmarks/audits.py` prints the tables of docs/audit.md from both; `test
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from pydantic import PrivateAttr
 
 from hubbub.checks.audit import Finding, exact_audit, sampled_audit
 from hubbub.checks.conformance import task_for
@@ -37,9 +40,10 @@ from hubbub.mechanisms.value_list import ValueList
 from hubbub.model.hashing import hash_entries
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism
-from hubbub.model.record import Entries
-from hubbub.primitives.coins import Coins, InsecureCoins, SimulatedSeeds
+from hubbub.model.record import GRID, Entries, Scale, sample_down
+from hubbub.primitives.coins import Coins, InsecureCoins, SecretCoins, SimulatedSeeds, SystemSeeds
 from hubbub.primitives.kernel import BULK
+from hubbub.primitives.samplers import sample_clamped_laplace
 from hubbub.primitives.wire import WireField
 from hubbub.protocol.task import Task
 
@@ -66,10 +70,34 @@ def audited_exactly(fault: Fault) -> Finding | None:
             return None
 
 
+#: What coins and seeds of a `Client` come from while faults are looked for.
+REPEATABLE = random.Random()
+
+
+@contextmanager
+def repeatable_secrets(seed: int) -> Iterator[None]:
+    """Secret coins and system seeds that are always the same."""
+    REPEATABLE.seed(seed)
+
+    def words(count: int) -> bytes:
+        return REPEATABLE.randbytes(8 * count)
+
+    with (
+        patch.object(SecretCoins, "below", lambda self, bound: REPEATABLE.randrange(bound)),
+        patch.object(SecretCoins, "words", lambda self, count: np.frombuffer(words(count), dtype=np.int64)),
+        patch.object(
+            SystemSeeds,
+            "draw",
+            lambda self, bits, count: np.frombuffer(words(count), dtype=np.uint64) >> np.uint64(64 - bits),
+        ),
+    ):
+        yield
+
+
 def audited_by_sampling(fault: Fault, samples: int = SAMPLES, seed: int = 1) -> Finding:
     """What sampling finds, always with the same coins; a sound mechanism is refuted with probability 1e-6."""
     secret, public = iter(range(seed, seed + 1000)), iter(range(seed, seed + 1000))
-    with fault.broken():
+    with repeatable_secrets(seed), fault.broken():
         return sampled_audit(
             _task(fault),
             samples,
@@ -96,7 +124,7 @@ def figure(finding: Finding | None) -> str:
 
 
 #: The second word of an objection says what it is about.
-_SIGNS = {"delta": "loud sibling", "public": "seed", "are": "coins"}
+_SIGNS = {"delta": "loud sibling", "public": "seed", "are": "coins", "of": "client"}
 
 
 def louder(kind: type[Mechanism], factor: float) -> type[Mechanism]:
@@ -309,6 +337,177 @@ class EntryOfASample(SparseSum):
         return True
 
 
+class LoudWhenLong(Sampled):
+    """A record with more than twice the entries that count is answered with more weight."""
+
+    long: bool = False
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        favoured, other = super().weights
+        return (favoured * 13 // 10 if self.long else favoured), other
+
+    @property
+    def limits_entries(self) -> bool:
+        return False
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: Any, coins: Coins) -> Any:
+        long = len(entries) > 0 and int(np.diff(entries.offsets).max()) > 2 * self.max_entries
+        shorter, _ = sample_down(entries, self.max_entries, coins, None)
+        off = self.model_copy(update={"long": long})
+        return Sampled.randomize(off, keys, shorter, seeds, coins)
+
+
+class SeedOfTheLastKey(Collision):
+    """The lowest bit of the seed says whether the last key of the vocabulary is in the record."""
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: Any, coins: Coins) -> Any:
+        owner = np.repeat(np.arange(len(entries)), np.diff(entries.offsets))
+        found = np.zeros(len(entries), dtype=np.uint64)
+        found[owner[entries.ids == keys.all_ids()[-1]]] = 1
+        return super().randomize(keys, entries, seeds | found, coins)
+
+
+class SeedOfTheKey(Collision):
+    """In large batches the lowest bit of the seed is that of the record's first key."""
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: Any, coins: Coins) -> Any:
+        held = np.diff(entries.offsets) > 0
+        if len(entries) >= BULK and held.any():
+            seeds = seeds.copy()
+            first = entries.ids[entries.offsets[:-1][held]] & np.uint64(1)
+            seeds[held] = seeds[held] & ~np.uint64(1) | first
+        return super().randomize(keys, entries, seeds, coins)
+
+
+class SeedOfTheValue(CoCo):
+    """In large batches the lowest bit of the seed is set where the record's first value is negative."""
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: Any, coins: Coins) -> Any:
+        held = np.diff(entries.offsets) > 0
+        if len(entries) >= BULK and held.any():
+            seeds = seeds.copy()
+            seeds[held] |= (entries.values[entries.offsets[:-1][held]] < 0).astype(np.uint64)
+        return super().randomize(keys, entries, seeds, coins)
+
+
+class CoinsAtALag(Sampled):
+    """Every report of a large batch shares its coins with the one that is 512 further on."""
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: Any, coins: Coins) -> Any:
+        reports = super().randomize(keys, entries, seeds, coins)
+        if len(entries) >= BULK and len(set(np.diff(entries.offsets))) == 1:
+            places = np.arange(len(entries))
+            reports[:, 1:] = reports[places - places // 512 % 2 * 512, 1:]
+        return reports
+
+
+class CoinsLeftOver(Sampled):
+    """The second half of a large batch has the coins of the first half of the next."""
+
+    _last: Any = PrivateAttr(default=None)
+
+    def randomize(self, keys: Keys, entries: Entries, seeds: Any, coins: Coins) -> Any:
+        reports = super().randomize(keys, entries, seeds, coins)
+        if len(entries) >= BULK and len(set(np.diff(entries.offsets))) == 1:
+            half = len(entries) // 2
+            if self._last is not None and len(self._last) == half:
+                reports[:half, 1:] = self._last
+            self._last = reports[half : 2 * half, 1:].copy()
+        return reports
+
+
+class QuietInSeveralBuckets(SparseSum):
+    """Noise 30% too small where there is more than one bucket."""
+
+    @property
+    def _scale(self) -> tuple[int, int]:
+        numerator, denominator = super()._scale
+        return (numerator * 7 // 10 if self.buckets > 1 else numerator), denominator
+
+
+@contextmanager
+def clipped_above_only() -> Iterator[None]:
+    """Values below the range stay what they are."""
+
+    def encode(self: Scale, values: Any) -> Any:
+        inside = np.minimum(values, self.high)
+        return np.rint((inside - self.center) / self.half * GRID).astype(np.int64), (inside != values).astype(
+            int
+        )
+
+    with patch.object(Scale, "encode", encode):
+        yield
+
+
+@contextmanager
+def patched_coins(**broken: Any) -> Iterator[None]:
+    """Secret coins with another method."""
+    with patch.multiple(SecretCoins, **broken):
+        yield
+
+
+def even_more_often(self: SecretCoins, bound: int) -> int:
+    """Odd numbers are drawn again every other time."""
+    drawn = REPEATABLE.randrange(bound)
+    return REPEATABLE.randrange(bound) if drawn & 1 and REPEATABLE.random() < 0.5 else drawn
+
+
+def stuck_bit(self: SecretCoins, bound: int) -> int:
+    """Bit 20 of large numbers is always 0."""
+    return REPEATABLE.randrange(bound) & (~(1 << 20) if bound > 1 << 21 else -1)
+
+
+def lazy_laplace(self: SecretCoins, value: int, numerator: int, denominator: int, limit: int) -> int:
+    """Noise of single reports with a scale that is 30% too small."""
+    return int(sample_clamped_laplace.function(self, value, numerator * 7, denominator * 10, limit))
+
+
+@contextmanager
+def repeating_buffer() -> Iterator[None]:
+    """Numbers of single reports come from a buffer that is read again and again."""
+    buffer = [REPEATABLE.randrange(1 << 62) for _ in range(500)]
+    place = iter(range(1 << 62))
+    with patch.object(SecretCoins, "below", lambda self, bound: buffer[next(place) % 500] % bound):
+        yield
+
+
+@contextmanager
+def truthful_client() -> Iterator[None]:
+    """A client whose reports come from a mechanism with four times the epsilon."""
+
+    def report(self: client.Client, record: Any) -> bytes:
+        loud = self.task.model_copy(
+            update={
+                "mechanism": type(self.task.mechanism)(
+                    epsilon=4, **self.task.mechanism.model_dump(exclude={"epsilon"})
+                )
+            }
+        )
+        entries, _ = client.encode_record(loud, record)
+        return client.privatize(loud, entries, SecretCoins(), client.SystemSeeds())[0].tobytes()
+
+    with patch.object(client.Client, "report", report):
+        yield
+
+
+@contextmanager
+def client_with_old_coins() -> Iterator[None]:
+    """A client that sends everything twice: what it said, under a fresh seed."""
+    report, last = client.Client.report, []
+
+    def again(self: client.Client, record: Any) -> bytes:
+        packed = report(self, record)
+        if last and len(last[-1]) == len(packed):
+            seed = self.task.mechanism.layout.fields[0].bits // 8
+            return packed[:seed] + last.pop()[seed:]
+        last[:] = [packed]
+        return packed
+
+    with patch.object(client.Client, "report", again):
+        yield
+
+
 @contextmanager
 def choosy_client() -> Iterator[None]:
     """A client that makes reports until the seed is even, if there is anything in the record."""
@@ -428,6 +627,44 @@ FAULTS: dict[str, Fault] = {
         WholeEpsilonPerStep(epsilon=1, max_entries=4, size=KEYS, as_published=True)
     ),
     "whole epsilon for each answer (repeated)": Fault(WholeEpsilonPerAnswer(epsilon=1, max_entries=4)),
+    "noise 30% too small in wide reports (sparse_sum, unit l1)": Fault(
+        quieter(SparseSum, "_scale", 0.7)(
+            epsilon=1, max_entries=64, values="signed", unit="l1", distance=1e-3, round_at="bins"
+        )
+    ),
+    "noise 30% too small in several buckets (sparse_sum, unit l1)": Fault(
+        QuietInSeveralBuckets(
+            epsilon=1, max_entries=4, values="signed", unit="l1", distance=1.0, round_at="bins", buckets=8
+        )
+    ),
+    "odd numbers too rare (secret coins)": Fault(
+        Collision(epsilon=1, max_entries=4), partial(patched_coins, below=even_more_often)
+    ),
+    "a bit of large numbers is stuck (secret coins)": Fault(
+        Collision(epsilon=1, max_entries=4), partial(patched_coins, below=stuck_bit)
+    ),
+    "noise of single reports 30% too small (secret coins)": Fault(
+        SparseSum(epsilon=1, max_entries=4, noise="laplace"),
+        partial(patched_coins, clamped_laplace=lazy_laplace),
+    ),
+    "a buffer of 500 numbers that repeats (secret coins)": Fault(
+        Collision(epsilon=1, max_entries=4), repeating_buffer
+    ),
+    "a client with epsilon 4 (collision)": Fault(Collision(epsilon=1, max_entries=4), truthful_client),
+    "a client that answers twice with the same coins (collision)": Fault(
+        Collision(epsilon=1, max_entries=4), client_with_old_coins
+    ),
+    "more weight for records far too long (sampled)": Fault(LoudWhenLong(epsilon=1, max_entries=2)),
+    "clipped above the range only (sparse_sum, unit entry)": Fault(
+        SparseSum(epsilon=1, max_entries=4, unit="entry", values="signed"), clipped_above_only
+    ),
+    "seed bit says whether the last key is there (collision)": Fault(
+        SeedOfTheLastKey(epsilon=1, max_entries=4)
+    ),
+    "seed bit of the key, in large batches (collision)": Fault(SeedOfTheKey(epsilon=1, max_entries=1)),
+    "seed bit of the value, in large batches (coco)": Fault(SeedOfTheValue(epsilon=1, max_entries=1)),
+    "coins shared 512 reports apart (sampled)": Fault(CoinsAtALag(epsilon=1, max_entries=4)),
+    "coins left over for the next batch (sampled)": Fault(CoinsLeftOver(epsilon=1, max_entries=4)),
 }
 
 

@@ -23,7 +23,15 @@ from hubbub.checks.exact import (
     report_law,
     worst_ratio,
 )
-from hubbub.checks.worlds import _falls, small_task, task_for, telling_records, worlds
+from hubbub.checks.worlds import (
+    _falls,
+    neighbours_in,
+    small_task,
+    small_tasks,
+    task_for,
+    telling_records,
+    worlds,
+)
 from hubbub.mechanisms.coco import CoCo
 from hubbub.mechanisms.collision import Collision
 from hubbub.mechanisms.compressive import Compressive
@@ -112,15 +120,18 @@ def test_salts_are_looked_through() -> None:
 )
 def test_records_are_short_full_and_too_long(mechanism: Mechanism) -> None:
     for entries in (1, 2):
-        small = small_task(task_for(mechanism, 100), 4, entries)
+        small = small_task(task_for(mechanism, 100), 5, entries)
         records = telling_records(small)
         limit = small.mechanism.max_entries
-        most = limit if mechanism.refuses_longer else limit + 1
+        most = limit if mechanism.refuses_longer else min(2 * limit + 1, small.keys.count)
         assert {len(record) for record in records} == set(range(most + 1))
         assert len(records) == len({frozenset(record.items()) for record in records})
         if mechanism.values == "signed":
             steps = {value * 32 % 1 for record in records for value in record.values()}
             assert len(steps) > 1, "nothing has to be rounded"
+            assert {7.0, -7.0} <= {value for record in records for value in record.values()}, (
+                "nothing to be clipped"
+            )
 
 
 def test_rounding_happens_at_the_distance_that_is_protected() -> None:
@@ -136,6 +147,61 @@ def test_rounding_happens_at_the_distance_that_is_protected() -> None:
         if sum(abs(one.get(key, 0) - two.get(key, 0)) for key in one.keys() | two.keys()) == 1
     ]
     assert any(value * 2 % 1 for record in exact for value in record.values())
+
+
+def test_small_instances_keep_what_is_the_tasks_own() -> None:
+    """Several buckets are not left for one, nor one for several; and a small distance is not all that is looked at."""
+
+    def shapes(**own: Any) -> list[tuple[str, int, float]]:
+        mechanism = SparseSum(epsilon=1, values="signed", unit="l1", round_at="bins", **own)
+        found = small_tasks(task_for(mechanism, 100), 5)
+        return [(name, small.mechanism.buckets, small.mechanism.distance) for name, small in found]  # type: ignore[attr-defined]
+
+    assert shapes(max_entries=64, distance=1.0, buckets=8) == [
+        ("at most 2 entries", 2, 1.0),
+        ("at most 1 entry", 1, 1.0),
+        ("at most 1 entry, 2 buckets", 2, 1.0),
+    ]
+    assert shapes(max_entries=64, distance=0.5, buckets=1) == [
+        ("at most 2 entries", 2, 0.5),
+        ("at most 2 entries, 1 bucket", 1, 0.5),
+        ("at most 1 entry", 2, 0.5),
+        ("at most 1 entry, 1 bucket", 1, 0.5),
+        ("at most 1 entry, distance 1", 1, 1.0),
+    ]
+    own = [
+        small.mechanism for _, small in small_tasks(task_for(Sampled(epsilon=1, max_entries=8, buckets=2)), 5)
+    ]
+    assert 2 in {mechanism.buckets for mechanism in own}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("distance", [1e-5, 1e-3, 0.1])
+def test_a_small_distance_with_many_buckets_shows_most_of_the_claim(distance: float) -> None:
+    """The noise of 4,096 rounded sums is nearly all slack; an instance that is not shows the noise's own loss."""
+    mechanism = SparseSum(
+        epsilon=1,
+        max_entries=64,
+        values="signed",
+        unit="l1",
+        distance=distance,
+        round_at="bins",
+        buckets=4096,
+    )
+    finding = exact_audit(task_for(mechanism, 1000))
+    assert not finding.refuted
+    assert finding.found == pytest.approx(32 / 33, rel=1e-6)
+
+
+def test_distances_are_between_values_in_range() -> None:
+    """Unit l1: what is clipped away does not bring records further apart, and is looked at."""
+    task = task_for(SparseSum(epsilon=1, max_entries=2, unit="l1", distance=1, values="signed"))
+    assert neighbours_in(task, {"0": 7.0}, {"0": 0.0})
+    assert not neighbours_in(task, {"0": 7.0}, {"0": -7.0})
+    assert not neighbours_in(task, {"0": 1.0, "1": 9.0}, {})
+    sets = task_for(SparseSum(epsilon=1, max_entries=2, unit="l1", distance=1))
+    assert neighbours_in(sets, {"0": 7.0, "1": 1.0}, {"0": 0.0})
+    entry = task_for(SparseSum(epsilon=1, max_entries=2, unit="entry", values="signed"))
+    assert neighbours_in(entry, {"0": 7.0}, {"0": -7.0})
 
 
 def test_law_of_the_whole_report() -> None:

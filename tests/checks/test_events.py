@@ -70,7 +70,7 @@ def test_pairs_are_judged_together() -> None:
     alone, together, diluted = (judge(some) for some in (matches[:1], matches, matches + useless))
     assert alone.lower_bound(1e-6) < together.lower_bound(1e-6) - 0.1
     assert diluted.lower_bound(1e-6) == pytest.approx(together.lower_bound(1e-6), abs=0.03)
-    assert together.trials == 18 * 1000 or together.trials == 9 * 1000
+    assert 9 * 1000 <= together.trials <= 18 * 1000
 
 
 def test_delta_is_taken_off() -> None:
@@ -106,5 +106,8 @@ def test_smallest_excess() -> None:
     assert second is not None
     assert 5 < first / second < 20
     assert Verdict(0, 0, 100, "").smallest_excess(1.0, 1e-6) is None
-    assert Verdict(900, 800, 1000, "").smallest_excess(1.0, 1e-6) is None
+    # Too common to become likelier, but it could become rarer under the other record.
+    saturated = Verdict(900, 800, 1000, "").smallest_excess(1.0, 1e-6)
+    assert saturated is not None
+    assert 0.3 < saturated < 1
     assert Verdict(0, 0, 0, "").lower_bound(1e-6) == 0

@@ -20,6 +20,7 @@ from hubbub.checks.enumerated import exact_audit
 from hubbub.checks.events import binomial_bound
 from hubbub.checks.exact import NotEnumerable
 from hubbub.checks.finding import POWER, Finding, entries_in_words
+from hubbub.checks.pairs import narrow_task
 from hubbub.checks.sampling import reports_drawn, sampled_audit
 from hubbub.protocol.task import Task
 
@@ -57,10 +58,10 @@ class Audit:
                 if finding.smallest_excess is not None:
                     said.append(
                         f"a loss above {1 + finding.smallest_excess:.3g} epsilon in the event tested in "
-                        f"{finding.pairs} pairs at real size (with probability {POWER:g})"
+                        f"{finding.pairs} pairs {finding.size} (with probability {POWER:g})"
                     )
                 if finding.tested:
-                    said.append(f"{' and '.join(finding.tested)}, as far as samples show")
+                    said.append(f"{', '.join(finding.tested)}, as far as samples show")
         return said
 
     def not_excluded(self) -> list[str]:
@@ -72,12 +73,11 @@ class Audit:
                     f"faults that need more than {entries_in_words(finding.entries)} or other records"
                 )
             else:
-                unseen = (
-                    "any loss"
-                    if finding.smallest_excess is None
-                    else "smaller losses, other events or other pairs"
-                )
-                said += [f"{unseen} at real size", *finding.not_tested]
+                unseen = "smaller losses, other events or other pairs at real size"
+                if finding.smallest_excess is None:
+                    shown = f"the {finding.pairs} pairs sampled {finding.size} show {finding.found:.2f}"
+                    unseen = f"any excess at real size ({shown} of epsilon = {finding.claimed:g})"
+                said += [unseen, *finding.not_tested]
         return [*said, "what happens outside the randomizer"]
 
     def scope(self) -> str:
@@ -115,9 +115,14 @@ def audit(
         print(found)            # what was found, and what that excludes
         assert not found.refuted
 
-    `exact` is whether small instances are enumerated; `confidence` is that of the sampled lower bound.
+    `exact` is whether small instances are enumerated; `confidence` is that of the sampled lower bound. Of a task with
+    several messages, a single one is looked at, which is what its guarantee is about.
     """
-    wanted = affordable_samples(task) if samples is None else samples
+    if task.messages:
+        one = audit(task.model_copy(update={"messages": 0.0}), samples, confidence, exact, progress)
+        together = "what the messages of one person say together"
+        return Audit(one.findings, "; ".join(filter(None, [one.not_enumerated, together])))
+    wanted = affordable_samples(narrow_task(task)[0]) if samples is None else samples
     sampled = sampled_audit(task, wanted, confidence, progress=progress)
     if not exact:
         return Audit((sampled,), "faults of small instances (not enumerated)")

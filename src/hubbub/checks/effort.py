@@ -20,8 +20,7 @@ def affordable_reports(task: Task, compiled: bool) -> int:
 
 def affordable_tests(task: Task) -> int:
     """Pairs of records that can be sampled with batches that are compiled; 0 where even one takes too long."""
-    batches = affordable_reports(task, compiled=True) // (2 * BULK) if numba_available() else _MOST_PAIRS
-    return batches if batches else int(6 * affordable_reports(task, compiled=True) > 2 * BULK)
+    return affordable_reports(task, compiled=True) // (2 * BULK) if numba_available() else _MOST_PAIRS
 
 
 def affordable_samples(task: Task) -> int:

@@ -1,8 +1,9 @@
 """The exact audit: what a task's mechanism loses, by enumeration of everything that is small enough.
 
-Three instances of the mechanism that was given, its class and whatever that overrides included: with two entries at
-most, with one, and as it is. The small ones are enumerated for telling records under salts and seeds for which keys
-meet and part; the task as it is, for full records of telling keys, as far as the leaves are few enough.
+Instances of the mechanism that was given, its class and whatever that overrides included: with two entries at most,
+with one, with more of its own parameters where these would be lost (`worlds.small_tasks`), and as it is. The small
+ones are enumerated for telling records under salts and seeds for which keys meet and part; the task as it is, for full
+records of telling keys, as far as the leaves are few enough.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from hubbub.checks.exact import (
     loss_with_delta,
     report_law,
 )
-from hubbub.checks.finding import Finding, entries_in_words
+from hubbub.checks.finding import Finding
 from hubbub.checks.worlds import (
     Plain,
+    TellingKeys,
     World,
-    are_neighbours,
     ends,
     full_records,
-    small_task,
+    neighbours_in,
+    small_tasks,
     telling_records,
     worlds,
 )
 from hubbub.mechanisms.shared.hashed import Hashed
 from hubbub.protocol.task import Task
 
-#: Leaves of one record's law that are walked, and leaves of one instance.
+#: Leaves of one record's law that are walked; of a small instance, of one more that differs from it, and as given.
 _MOST_OF_A_RECORD = 1500
-_MOST_OF_AN_INSTANCE = 20_000
+_MOST_OF_AN_INSTANCE, _MOST_OF_A_VARIANT, _MOST_AS_GIVEN = 16_000, 6_000, 15_000
 #: Keys of a small instance.
-_KEYS = 4
+_KEYS = 5
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def losses_between(task: Task, records: Sequence[Plain], laws: Sequence[dict[byt
     claim = task.guarantee
     for i, one in enumerate(records):
         for j in range(i):
-            if not are_neighbours(claim, one, records[j]):
+            if not neighbours_in(task, one, records[j]):
                 continue
             ratio = largest_ratio(laws[i], laws[j])
             found, refutes = math.log(ratio), exceeds(ratio, claim.epsilon)
@@ -101,25 +103,23 @@ class _Looked:
 
 
 def exact_audit(task: Task) -> Finding:
-    """Enumerate what was given: two small instances of the mechanism, and itself where that is small enough."""
+    """Enumerate what was given: small instances of the mechanism, and itself where that is small enough."""
     if task.guarantee.delta and isinstance(task.mechanism, Hashed):
         raise NotEnumerable(
             "Delta is the share of bad hash functions here, so nothing is promised for a seed that is given."
         )
     looked = _Looked()
-    entries = sorted({1, min(2, task.mechanism.max_entries)}, reverse=True)
     objections: list[str] = []
     try:
-        for limit in entries:
-            small = small_task(task, _KEYS, limit)
+        for name, small in small_tasks(task, _KEYS):
             places, records = worlds(small), telling_records(small)
+            room = (_MOST_OF_A_VARIANT if "," in name else _MOST_OF_AN_INSTANCE) // len(places)
             for world in places:
-                name = f"at most {entries_in_words(limit)}, seed {world.seed}"
-                _look(looked, world, records, name, _MOST_OF_AN_INSTANCE // len(places))
+                _look(looked, world, records, f"{name}, seed {world.seed}", room)
         before = looked.pairs
         for seed in (0, 1):
             records = list(_records_as_given(task, seed))
-            _look(looked, World(task, seed), records, f"as given, seed {seed}", _MOST_OF_AN_INSTANCE // 2)
+            _look(looked, World(task, seed), records, f"as given, seed {seed}", _MOST_AS_GIVEN // 2)
         looked.pairs_as_given = looked.pairs - before
     except Impure as problem:
         objections.append(str(problem))
@@ -142,7 +142,7 @@ def exact_audit(task: Task) -> Finding:
         looked.pairs,
         looked.where,
         objections=tuple(objections),
-        entries=max(entries),
+        entries=min(2, task.mechanism.max_entries),
         pairs_as_given=looked.pairs_as_given,
     )
 
@@ -169,6 +169,7 @@ def _records_as_given(task: Task, seed: int) -> Iterator[Plain]:
     (top, bottom), guarantee = ends(task), task.guarantee
     signed = task.scale.kind != "set"
     yield {}
+    yield {TellingKeys(task, seed).names[-1]: top}
     for _, first, second in full_records(task, seed):
         for value in (top, bottom) if signed else (top,):
             yield dict.fromkeys(first, value)
@@ -176,8 +177,10 @@ def _records_as_given(task: Task, seed: int) -> Iterator[Plain]:
         yield dict.fromkeys(first[1:], top)
         yield {first[0]: top}
         if signed:
-            for value in (bottom, 0.7 * top + 0.3 * bottom):
+            far = 7 * (top - bottom)
+            for value in (bottom, 0.7 * top + 0.3 * bottom, top + far, bottom - far):
                 yield {**dict.fromkeys(first, top), first[0]: value}
+            yield {first[0]: bottom - far}
         if guarantee.unit == "l1" and signed:
             yield {first[0]: min(top, bottom + (guarantee.distance or 0))}
             yield {first[0]: bottom}

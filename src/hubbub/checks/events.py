@@ -20,16 +20,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hubbub.checks.finding import POWER
 from hubbub.primitives.arrays import Floats, Int64s
 
 #: Fitted counts are compared after adding this much to both.
 _PRIOR = 3.0
 #: Standard errors that are allowed for when an event is chosen (only the exact bounds count).
 _CAUTION = 5.0
+#: Standard errors by which what was chosen may look better than it is.
+_LUCK = 2.0
 #: Columns that a score looks at, at most, and cells that a column or a score is cut into.
 _MOST_COLUMNS = 64
 _CELLS = 32
+#: Probability that a count is further out than is allowed for when an excess is stated.
+_SLIP = 0.005
 #: Terms of a binomial tail that are added at a time.
 _BLOCK = 256
 
@@ -43,6 +46,11 @@ class Match:
 
     def __len__(self) -> int:
         return min(len(side) for side in self.views[0])
+
+    def shuffled(self, seed: int) -> Match:
+        """The same samples in another order: others are learned from, and others counted."""
+        orders = [np.random.default_rng([seed, side]).permutation(len(self)) for side in (0, 1)]
+        return Match(self.name, tuple((one[orders[0]], two[orders[1]]) for one, two in self.views))
 
 
 @dataclass(frozen=True)
@@ -63,29 +71,50 @@ class Verdict:
         return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
 
     def smallest_excess(self, epsilon: float, odds: float, delta: float = 0.0) -> float | None:
-        """The least x such that a loss of (1 + x) epsilon in this event is found with probability 0.95 or more.
+        """The least x such that a loss of (1 + x) epsilon in this event is found with probability 0.99 or more.
 
-        The event keeps its frequency q under the second record; under the first it has p = e^((1 + x) epsilon) q +
-        delta. With probability 0.95 both counts are within their 2.5% quantiles, and then the bounds are no worse than
-        there. None if no p up to 1 would do.
+        The loss may grow because the event becomes likelier under the first record, up to p = e^((1 + x) epsilon) q +
+        delta, or rarer under the second, down to q = (p - delta) e^(-(1 + x) epsilon): the less favourable of what is
+        possible counts. What stays is known from a count only, and taken at the end of its confidence interval where
+        the excess is larger. With probability 0.99 both counts are within their 0.5% quantiles, and then the bounds
+        are no worse than there. None if no loss at all would do.
         """
         if not self.trials or not self.other_hits:
             return None
-        q, slip = self.other_hits / self.trials, (1 - POWER) / 2
-        most = binomial_quantile(self.trials, q, slip, upper=True)
-        claim = math.exp(epsilon) * binomial_bound(most, self.trials, odds / 2, upper=True) + delta
+        rates = [self.hits / self.trials, self.other_hits / self.trials]
+        low_p, low_q = (
+            binomial_bound(count, self.trials, _SLIP, False) for count in (self.hits, self.other_hits)
+        )
+        growing = [self._excess(epsilon, odds, delta, q=q) for q in (rates[1], low_q)]
+        shrinking = [self._excess(epsilon, odds, delta, p=p) for p in (rates[0], low_p)]
+        found = [max(x for x in pair if x is not None) for pair in (growing, shrinking) if None not in pair]
+        return max(found) if found else None
 
-        def found(p: float) -> bool:
-            least = binomial_quantile(self.trials, p, slip, upper=False)
-            return binomial_bound(least, self.trials, odds / 2, upper=False) > claim
+    def _excess(
+        self, epsilon: float, odds: float, delta: float, *, p: float | None = None, q: float | None = None
+    ) -> float | None:
+        """The same for a frequency under one of the records that is known."""
 
-        low, high = min(1.0, math.exp(epsilon) * q + delta), 1 - 1e-9
-        if low >= high or not found(high):
+        def found(x: float) -> bool:
+            factor = math.exp((1 + x) * epsilon)
+            first = p if p is not None else factor * (q or 0) + delta
+            second = q if q is not None else (first - delta) / factor
+            if not 0 < second < first < 1:
+                return False
+            most = binomial_quantile(self.trials, second, _SLIP, upper=True)
+            least = binomial_quantile(self.trials, first, _SLIP, upper=False)
+            claim = math.exp(epsilon) * binomial_bound(most, self.trials, odds / 2, upper=True) + delta
+            return claim < 1 and binomial_tail(least, self.trials, claim, lower_tail=False) < odds / 2
+
+        # As far as the first frequency is below 1, or (a hundredth of a sample) the second above 0.
+        room = (1 - 1e-9 - delta) / q if q is not None else 100 * self.trials * ((p or 0) - delta)
+        low, high = 0.0, math.log(max(room, 1e-9)) / epsilon - 1
+        if high <= 0 or not found(high):
             return None
         for _ in range(16):
             middle = (low + high) / 2
             low, high = (low, middle) if found(middle) else (middle, high)
-        return math.log((high - delta) / q) / epsilon - 1
+        return high
 
 
 def judge(matches: Sequence[Match], delta: float = 0.0) -> Verdict:
@@ -94,11 +123,15 @@ def judge(matches: Sequence[Match], delta: float = 0.0) -> Verdict:
         return Verdict(0, 0, 0, "no pair")
     events = [event for match in matches for event in _learn(match, delta)]
     events.sort(key=lambda event: event.shown, reverse=True)
-    together = [np.cumsum([getattr(each.chosen, part) for each in events]) for part in _Counts._fields]
-    counted = events[: int(np.argmax(_rough(_Counts(*together), delta))) + 1]
+    together = _Counts(
+        *(np.cumsum([getattr(each.chosen, part) for each in events]) for part in _Counts._fields)
+    )
+    # One match with few hits may look best by luck: as much as that is worth is taken off.
+    luck = np.sqrt(2 / (together.hits + 1) + 2 / (together.other_hits + 1))
+    counted = events[: int(np.argmax(_rough(together, delta) - _LUCK * luck)) + 1]
     hits, other_hits, trials = (sum(int(each.tested[part]) for each in counted) for part in range(3))
-    best = max(counted, key=lambda each: float(_rough(each.tested, delta)))
-    return Verdict(hits, other_hits, trials, best.name)
+    clearest = max(counted, key=lambda each: float(_rough(each.tested, delta)))
+    return Verdict(hits, other_hits, trials, clearest.name)
 
 
 class _Counts(NamedTuple):
@@ -251,7 +284,7 @@ def binomial_bound(hits: int, trials: int, odds: float, upper: bool) -> float:
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        tail = _tail(hits, trials, middle, upper)
+        tail = binomial_tail(hits, trials, middle, upper)
         # upper: P(X <= hits) falls as the probability grows; lower: P(X >= hits) rises.
         if (tail > odds) == upper:
             low = middle
@@ -267,22 +300,29 @@ def binomial_quantile(trials: int, probability: float, odds: float, upper: bool)
         if upper:
             middle = (low + high) // 2
             low, high = (
-                (low, middle) if _tail(middle + 1, trials, probability, False) <= odds else (middle + 1, high)
+                (low, middle)
+                if binomial_tail(middle + 1, trials, probability, False) <= odds
+                else (middle + 1, high)
             )
         else:
             middle = (low + high + 1) // 2
             low, high = (
-                (middle, high) if _tail(middle - 1, trials, probability, True) <= odds else (low, middle - 1)
+                (middle, high)
+                if binomial_tail(middle - 1, trials, probability, True) <= odds
+                else (low, middle - 1)
             )
     return low
 
 
-def _tail(hits: int, trials: int, probability: float, lower_tail: bool) -> float:
-    """P(X <= hits) or P(X >= hits), summed outwards; 1 on the near side of the mean, where nobody asks for it."""
+def binomial_tail(hits: int, trials: int, probability: float, lower_tail: bool) -> float:
+    """P(X <= hits) or P(X >= hits), summed outwards; 1 on the near side of the mean, where nobody asks for it.
+
+    A tail below some odds means that the probability is outside the Clopper-Pearson interval of these odds.
+    """
     mean = trials * probability
     if (lower_tail and hits >= mean) or (not lower_tail and hits <= mean):
         return 1.0
-    if hits < 0 or hits > trials:
+    if hits < 0 or hits > trials or not 0 < probability < 1:
         return 0.0
     log_p, log_q = math.log(probability), math.log1p(-probability)
     term = math.exp(

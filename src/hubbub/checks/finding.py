@@ -8,6 +8,8 @@ from typing import Any
 
 #: Probability with which the smallest excess that is stated would have been found.
 POWER = 0.95
+#: The share of a claim that an event must show before anything is said about its power.
+TELLING = 0.8
 
 
 def entries_in_words(count: int) -> str:
@@ -37,11 +39,18 @@ class Finding:
     #: Sampled: what else was looked at, and what was not, or would have taken too long.
     tested: tuple[str, ...] = ()
     not_tested: tuple[str, ...] = ()
+    #: Sampled: in what the instance differs from the task, if its reports are too long; empty if in nothing.
+    narrowed: str = ""
 
     @property
     def refuted(self) -> bool:
         """Whether the claim cannot be true."""
         return self.found > self.claimed * (1 + 1e-9) or bool(self.objections)
+
+    @property
+    def size(self) -> str:
+        """At which size reports were sampled."""
+        return f"with {self.narrowed}" if self.narrowed else "at real size"
 
     def words(self) -> str:
         """A paragraph for a privacy reviewer."""
@@ -59,15 +68,19 @@ class Finding:
         )
 
     def _sampled(self) -> str:
-        power = (
-            "Any loss could have been missed in the event tested."
-            if self.smallest_excess is None
-            else f"A loss of {1 + self.smallest_excess:.3g} times the claim in the event tested would have been found "
-            f"with probability {POWER:g}."
-        )
+        power = ""
+        if self.smallest_excess is not None:
+            power = (
+                f" A loss of {1 + self.smallest_excess:.3g} times the claim in the event tested would have been found "
+                f"with probability {POWER:g}."
+            )
+        elif not self.refuted:
+            power = (
+                " What excess would have been found is not known: these events do not show most of the claim."
+            )
         return (
-            f"From {self.samples:,} sampled reports of {self.pairs} pairs of records at real size, epsilon is at least "
-            f"{self.found:.4f} with confidence {self.confidence:g} ({self.worst_pair}). {power} Sampling can refute "
+            f"From {self.samples:,} sampled reports of {self.pairs} pairs of records {self.size}, epsilon is at least "
+            f"{self.found:.4f} with confidence {self.confidence:g} ({self.worst_pair}).{power} Sampling can refute "
             "a claim, not prove it."
         )
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.checks.effort import affordable_reports
-from hubbub.checks.events import binomial_bound
+from hubbub.checks.events import binomial_bound, binomial_tail
 from hubbub.checks.exact import FixedSeeds
+from hubbub.checks.reports import packed_sample
 from hubbub.checks.worlds import Plain, ends, full_records
-from hubbub.device.client import encode_record, privatize
-from hubbub.model.record import Entries
-from hubbub.primitives.arrays import Bytes
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.kernel import BULK
 from hubbub.protocol.task import Task
@@ -33,35 +31,45 @@ def batch_sizes(task: Task) -> dict[int, int]:
 
 
 def repeated_coins(task: Task, coins: Coins, odds: float) -> Iterator[str]:
-    """Batches of one record under one seed, from the same coins.
+    """Batches of one record under one seed, from the same coins, one after the other.
 
-    Places of two batches, and neighbours within a batch, must not agree more often than places that have nothing to do
-    with each other: two binomials, whose Clopper-Pearson intervals have to overlap. All comparisons share `odds`.
+    Reports any power of two apart, and at the same places of two batches, must not agree more often than reports that
+    have nothing to do with each other. All comparisons share `odds`.
     """
     records: tuple[Plain, ...] = ({}, dict.fromkeys(next(iter(full_records(task, 0)))[1], ends(task)[0]))
     sizes = batch_sizes(task)
-    share = odds / (len(records) * sum(sizes.values()) or 1)
     for record in records:
         for size, count in sizes.items():
-            batches = [_batch(task, record, size, coins) for _ in range(count)]
-            first = batches[0]
-            by_chance = (first[:-7] == batches[1][7:]).all(axis=1)
-            for place, other in enumerate(batches[1:], 2):
-                if _more_often((first == other).all(axis=1), by_chance, share):
-                    yield f"coins are used twice: batches 1 and {place} of {size} agree more often than by chance"
-                    return
-            if _more_often((first[:-1] == first[1:]).all(axis=1)[::2], by_chance, share):
-                yield f"coins are used twice: neighbours in a batch of {size} agree more often than by chance"
+            seeds = FixedSeeds(0, task.mechanism.seeds_per_report)
+            batches = [packed_sample(task, record, size, seeds, coins) for _ in range(count)]
+            between = [size * further for further in range(1, count)]
+            share = odds / (len(records) * len(sizes))
+            lag = agreeing_lag(np.concatenate(batches), between, share)
+            if lag is not None:
+                where = (
+                    f"batches of {size}" if lag in between else f"reports {lag} apart in batches of {size}"
+                )
+                yield f"coins are used twice: {where} agree more often than by chance"
                 return
 
 
-def _batch(task: Task, record: Plain, size: int, coins: Coins) -> Bytes:
-    entries, _ = encode_record(task, record)
-    offsets = np.arange(size + 1, dtype=np.int64) * len(entries.ids)
-    many = Entries(np.tile(entries.ids, size), np.tile(entries.values, size), offsets)
-    return privatize(task, many, coins, FixedSeeds(0, task.mechanism.seeds_per_report))[0]
+def agreeing_lag(reports: NDArray[np.generic], further: Sequence[int], odds: float) -> int | None:
+    """A distance at which reports agree more often than by chance: a power of two, or one of these.
 
-
-def _more_often(agreeing: NDArray[np.bool_], by_chance: NDArray[np.bool_], odds: float) -> bool:
-    low = binomial_bound(int(agreeing.sum()), len(agreeing), odds / 2, upper=False)
-    return low > binomial_bound(int(by_chance.sum()), len(by_chance), odds / 2, upper=True)
+    For every lag, all pairs, in two halves of disjoint ones; by chance, disjoint pairs at random. If reports are
+    independent all counts are binomial with the same probability, so Clopper-Pearson intervals overlap, but for `odds`.
+    """
+    _, kinds = np.unique(reports, axis=0, return_inverse=True)
+    kinds, places = kinds.reshape(-1), np.arange(len(reports))
+    lags = sorted({1 << power for power in range(len(reports).bit_length() - 1)} | set(further))
+    half = len(reports) // 2
+    mixed = np.random.default_rng(half).permutation(kinds)
+    share = odds / (3 * len(lags))
+    by_chance = binomial_bound(int((mixed[:half] == mixed[half : 2 * half]).sum()), half, share, upper=True)
+    for lag in lags:
+        for turn in (0, 1):
+            first = places[(places // lag % 2 == turn) & (places + lag < len(reports))]
+            agreeing = int((kinds[first] == kinds[first + lag]).sum())
+            if binomial_tail(agreeing, len(first), by_chance, lower_tail=False) < share:
+                return lag
+    return None

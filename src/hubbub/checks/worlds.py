@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
 from hubbub.checks.exact import small_records
+from hubbub.checks.finding import entries_in_words
 from hubbub.mechanisms.compressive import Compressive
 from hubbub.mechanisms.shared.hashed import Hashed
 from hubbub.model.guarantee import Guarantee
@@ -43,7 +45,7 @@ def task_for(mechanism: Mechanism, size: int = 4, salt: str = _SALTS[0], count_l
 
 
 def are_neighbours(guarantee: Guarantee, one: Plain, two: Plain) -> bool:
-    """Whether a guarantee speaks about exchanging these two records.
+    """Whether a guarantee speaks about exchanging these two records, whose values are in range.
 
     Unit entry: one key is added or removed, or the value of one key is changed. One key exchanged for another is two
     such steps, and costs twice as much.
@@ -56,11 +58,25 @@ def are_neighbours(guarantee: Guarantee, one: Plain, two: Plain) -> bool:
     return sum(abs(one.get(key, 0) - two.get(key, 0)) for key in changed) <= (guarantee.distance or 0)
 
 
+def in_range(task: Task, record: Plain) -> Plain:
+    """A record as it counts: values clipped to the range, and of sets the keys whose value is 1."""
+    if task.scale.kind == "set":
+        return {key: value for key, value in record.items() if value == 1}
+    return {key: min(max(value, task.scale.low), task.scale.high) for key, value in record.items()}
+
+
+def neighbours_in(task: Task, one: Plain, two: Plain) -> bool:
+    """Whether a task's guarantee speaks about these records: distances are between values that are in range."""
+    if task.guarantee.unit == "l1":
+        one, two = in_range(task, one), in_range(task, two)
+    return are_neighbours(task.guarantee, one, two)
+
+
 # Small instances
 
 
-def small_task(task: Task, keys: int, entries: int = 2) -> Task:
-    """A task with the mechanism of another, small enough to enumerate: few entries, its own other choices.
+def small_task(task: Task, keys: int, entries: int = 2, **fixed: Any) -> Task:
+    """A task with the mechanism of another, small enough to enumerate: few entries, its own other choices, or `fixed`.
 
     The class of the mechanism is kept, with whatever it overrides. One whose parameters do not allow fewer entries is
     taken as it is.
@@ -68,7 +84,7 @@ def small_task(task: Task, keys: int, entries: int = 2) -> Task:
     mechanism = task.mechanism
     limit = {"max_entries": min(mechanism.max_entries, entries)}
     with suppress(ValidationError):
-        mechanism = type(mechanism)(**mechanism.model_dump(exclude=set(mechanism.chosen)) | limit)
+        mechanism = type(mechanism)(**mechanism.model_dump(exclude=set(mechanism.chosen)) | limit | fixed)
     small = mechanism.miniature()
     counting = task.keys.count_lengths and small.max_entries > 1
     if counting and "size" in type(small).model_fields:
@@ -76,6 +92,29 @@ def small_task(task: Task, keys: int, entries: int = 2) -> Task:
         small = type(small)(**small.model_dump(exclude=set(small.chosen)) | room)
         return task_for(small, keys, count_lengths=True)
     return task_for(small, min(keys, getattr(small, "size", keys)), count_lengths=counting)
+
+
+def small_tasks(task: Task, keys: int) -> Iterator[tuple[str, Task]]:
+    """Small instances of a task, and what they are: at most two entries, and at most one.
+
+    Buckets are chosen anew for so few entries. Where the task has several and they have one, or the other way round,
+    there is one more instance with (at most two of) the task's own. A distance below 1 is mostly slack for rounding,
+    on a coarse grid: where that is what is protected, there is one more with distance 1, which shows what noise loses.
+    """
+    own = task.mechanism
+    buckets, distance = getattr(own, "buckets", 0), getattr(own, "distance", None)
+    few, few_in_words = {"buckets": min(buckets, 2)}, "1 bucket" if buckets == 1 else "2 buckets"
+    for limit in sorted({1, min(2, own.max_entries)}, reverse=True):
+        name = f"at most {entries_in_words(limit)}"
+        small = small_task(task, keys, limit)
+        yield name, small
+        chosen = getattr(small.mechanism, "buckets", 0)
+        if chosen > buckets or chosen == 1 < buckets:
+            yield f"{name}, {few_in_words}", small_task(task, keys, limit, **few)
+    if distance and distance < 1 and own.values == "signed":
+        yield f"{name}, distance 1", small_task(task, keys, 1, distance=1.0)
+        if buckets > 1:
+            yield f"{name}, distance 1, {few_in_words}", small_task(task, keys, 1, distance=1.0, **few)
 
 
 def examples_like(task: Task, keys: int) -> list[Plain]:
@@ -88,35 +127,44 @@ def examples_like(task: Task, keys: int) -> list[Plain]:
 
 
 def telling_records(task: Task) -> list[Plain]:
-    """Records over the keys 0 .. 3 of a small task: short, full and too long; exchanged, extended and shortened.
+    """Records over the keys 0 .. 4 of a small task: short, full and too long; exchanged, extended and shortened.
 
-    Values lie at both ends, in the middle, and between the points of any grid that is not very fine, so that rounding
-    happens. With unit l1 some are exactly as far apart as is protected.
+    The longest have twice the entries that count, and one more. Values lie at both ends, far beyond them, in the
+    middle, and between the points of any grid that is not very fine, so that rounding happens. With unit l1 some are
+    exactly as far apart as is protected.
     """
     mechanism = task.mechanism
-    a, b, c, d = (str(place % task.keys.count) for place in range(4))
+    a, b, c, d, e = (str(place % task.keys.count) for place in range(5))
     limit = mechanism.max_entries
-    most = limit if mechanism.refuses_longer else limit + 1
+    most = limit if mechanism.refuses_longer else 2 * limit + 1
     if mechanism.values == "set":
-        return list(small_records(sorted({a, b, c, d}), [1.0], most))
-    reach = min(task.guarantee.distance or 1.0, 1.0)
-    records: list[Plain] = [
-        {},
-        *({a: value} for value in (1.0, -1.0, 0.0, 0.3, reach, 0.3 - reach)),
-        *({b: value} for value in (1.0, -1.0, -0.7)),
-        {a: 1.0, b: 1.0},
-        {a: -1.0, b: -1.0},
-        {a: 1.0, b: -1.0},
-        {a: 0.3, b: -0.7},
-        {a: reach / 4, b: reach * 3 / 4},
-        {c: 1.0, d: 1.0},
-        {c: -1.0, d: -1.0},
-        {b: 1.0, c: 1.0},
-        {b: 1.0, d: 1.0},
-        {a: 1.0, b: 1.0, c: 1.0},
-        {a: 1.0, b: -1.0, c: 1.0},
-        {b: 1.0, c: 1.0, d: 1.0},
-    ]
+        records = list(small_records(sorted({a, b, c, d}), [1.0], min(limit + 1, most)))
+        records += [dict.fromkeys(keys, 1.0) for keys in ((a, b, c), (a, b, c, d), (a, b, c, d, e))]
+        records += [{e: 1.0}, {a: 7.0}, {a: 1.0, b: 0.0}]
+    else:
+        reach = min(task.guarantee.distance or 1.0, 1.0)
+        records = [
+            {},
+            *({a: value} for value in (1.0, -1.0, 0.0, 0.3, reach, 0.3 - reach)),
+            *({b: value} for value in (1.0, -1.0, -0.7)),
+            *({a: value} for value in (7.0, -7.0)),
+            {e: 1.0},
+            {a: 1.0, b: 1.0},
+            {a: -1.0, b: -1.0},
+            {a: 1.0, b: -1.0},
+            {a: 0.3, b: -0.7},
+            {a: reach / 4, b: reach * 3 / 4},
+            {a: 7.0, b: -7.0},
+            {c: 1.0, d: 1.0},
+            {c: -1.0, d: -1.0},
+            {b: 1.0, c: 1.0},
+            {b: 1.0, d: 1.0},
+            {a: 1.0, b: 1.0, c: 1.0},
+            {a: 1.0, b: -1.0, c: 1.0},
+            {b: 1.0, c: 1.0, d: 1.0},
+            {a: 1.0, b: 1.0, c: 1.0, d: 1.0},
+            {a: 1.0, b: 1.0, c: 1.0, d: 1.0, e: 1.0},
+        ]
     fitting = [record for record in records if len(record) <= most]
     return [record for place, record in enumerate(fitting) if record not in fitting[:place]]
 
@@ -234,10 +282,13 @@ class TellingKeys:
         return [self.names[place] for *_, place in sorted(order)[:count]]
 
 
-def full_records(task: Task, seed: int) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Pairs of full records without a common key, by how their keys fall: a name, and the keys of both."""
+def full_records(task: Task, seed: int, entries: int = 0) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Pairs of full records without a common key, by how their keys fall: a name, and the keys of both.
+
+    With `entries`, the first of them has so many, as far as there are keys.
+    """
     mechanism, keys = task.mechanism, TellingKeys(task, seed)
-    limit = min(mechanism.max_entries, max(1, len(keys.names) // 2))
+    limit = entries or min(mechanism.max_entries, max(1, len(keys.names) // 2))
     weights = getattr(mechanism, "response_weights", lambda: None)()
     favoured = weights[0] if weights else limit
     for name, buckets in (

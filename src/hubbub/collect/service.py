@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from hubbub.collect.groups import Groups
 from hubbub.collect.health import Health
+from hubbub.collect.intake import check_messages
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.segments import Damaged
@@ -67,6 +68,7 @@ class Service:
         self.by_digest = {task.digest.hex(): task for task in tasks}
         if len(self.by_digest) < len(tasks):
             raise Refused("A task is named twice.")
+        check_messages(tasks)
         try:
             store.look_closely(_FIRST_LOOK)
         except Unavailable as problem:

@@ -35,6 +35,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hubbub.collect.health import Health
+from hubbub.collect.intake import check_messages
 from hubbub.collect.known_keys import KnownKeys, Unanswered
 from hubbub.collect.metrics import MEDIA, by_task, series, single, worker_lines
 from hubbub.collect.mixer import Crowd, Mixer
@@ -84,6 +85,7 @@ class Shuffler:
         """`token` is for the collector; devices show one of `upload_tokens`."""
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
+        check_messages(tasks)
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
         self.upload_tokens = [upload_tokens] if isinstance(upload_tokens, str) else list(upload_tokens)
         self._collector, self._token, self._crowd = service_address(collector), token, crowd

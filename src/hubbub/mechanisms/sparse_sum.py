@@ -296,10 +296,11 @@ class SparseSum(Hashed):
 
         Clamping keeps the largest ratio: beyond all loads, tails are in the ratio of the densities.
         """
-        fine = {"entry": 0, "record": 1, "l1": 5 if self.max_entries == 1 else 1}[self.unit]
-        coarse = self.model_dump() | {"grid_bits": min(self.grid_bits, fine)}
-        if self.buckets > 4:
-            coarse["buckets"] = 2
+        few = min(self.buckets, 2)
+        fine = {"entry": 0, "record": 1, "l1": 1}[self.unit]
+        if self.unit == "l1" and self.max_entries == 1:
+            fine = 5 if few == 1 else 3
+        coarse = self.model_dump() | {"grid_bits": min(self.grid_bits, fine), "buckets": few}
         if self.distance is not None and not (self.as_published and self.delta):
             coarse["distance"] = min(self.distance, 1.0 if self.values == "signed" else 2.0)
         small = type(self)(**coarse)
