@@ -37,10 +37,10 @@ from hubbub.simulation.rehearsal import repeated_states, true_values
 SEVERAL = ("sketch_response", "collision", "coco", "privkv", "pckv_grr", "sampled", "sparse_sum")
 SINGLE = ("hadamard", "local_hashing", "sampled")
 #: Reports a bucket, epsilon and k.
-REGIMES = ((0.3, 4.0, 24), (1.5, 4.0, 24), (10.0, 3.0, 12), (300.0, 2.0, 4))
+REGIMES = ((0.3, 4.0, 72), (1.5, 4.0, 72), (10.0, 3.0, 12), (300.0, 2.0, 4))
 RANGES = ((-1.0, 1.0), (1.0, 5.0))
 QUANTITIES: tuple[Quantity, ...] = ("frequency", "mean", "conditional")
-KEYS = 150
+KEYS = 200
 #: Where reports do not name buckets, or all of them: one size for all regimes.
 USERS = 2000
 HEAVY = 0.05

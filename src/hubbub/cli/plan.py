@@ -103,8 +103,9 @@ def command(
         raise Refused("--frequency and --shares are about --entries.")
     ranking = rank(goal, size, most_bytes, rules["name"])
     chosen = pick(ranking, best)
-    data["options"] = [option.as_dict(largest) for option in ranking]
-    data["chosen"] = chosen.as_dict(largest)
+    if as_json:
+        data["options"] = [option.as_dict(largest) for option in ranking]
+        data["chosen"] = chosen.as_dict(largest)
     if want_error is not None:
         lines.insert(0, _inverse(data, goal, want_error, size, rules))
     if output is not None:

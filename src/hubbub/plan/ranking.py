@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from statistics import NormalDist
 from typing import Any
@@ -38,13 +39,23 @@ class Option:
     detectable: float = math.inf
     hashes: int = 0
     server: str = ""
-    shuffled: str = ""
+    #: Reports and delta of the crowd, if the guarantee is asked for in the shuffled model.
+    crowd: tuple[int, float] | None = None
     #: The same mechanism with ever shorter reports and more error.
     shorter: tuple[Option, ...] = ()
 
     @property
     def bytes(self) -> int:
         return self.mechanism.layout.width if self.mechanism else 0
+
+    @cached_property
+    def shuffled(self) -> str:
+        """The guarantee in the shuffled model, in words; "" if it is not asked for."""
+        from hubbub.privacy.shuffle import shuffled_guarantee
+
+        if self.crowd is None or self.mechanism is None:
+            return ""
+        return shuffled_guarantee(self.mechanism, *self.crowd).words()
 
     def promise(self, largest: float = 1.0) -> Guarantee:
         """The guarantee of one report, distances in the units of values of which `largest` is the largest."""
@@ -160,10 +171,11 @@ def choose(
 def _best_of(
     kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: int | None, settings: Mapping[str, Any]
 ) -> Option:
-    local, note = goal, ""
+    local, crowd = goal, None
     try:
         if goal.central_epsilon is not None:
-            local, note, found = _shuffled(kind, goal, most_bytes, settings)
+            crowd = goal.users, goal.delta
+            local, found = _shuffled(kind, goal, most_bytes, settings)
         else:
             found = offers(kind, goal, settings)
     except Refused as problem:
@@ -176,7 +188,7 @@ def _best_of(
             kind.name, None, _too_long(found), f"allow {min(m.layout.width for m in found)} bytes a report"
         )
     try:
-        options = [_option(mechanism, goal, local, unit_size, note) for mechanism in fitting]
+        options = [_option(mechanism, goal, local, unit_size, crowd) for mechanism in fitting]
     except ValidationError as problem:
         return Option(kind.name, None, explain(problem))
     first, *others = sorted(options, key=lambda option: option.error)
@@ -187,7 +199,9 @@ def _best_of(
     return replace(first, shorter=tuple(shorter))
 
 
-def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, note: str) -> Option:
+def _option(
+    mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, crowd: tuple[int, float] | None
+) -> Option:
     error = math.sqrt(noise(mechanism, local)) * unit_size
     # A quantile near 1 is taken from below, where doubles are fine enough for any number of keys.
     quantile = NormalDist().inv_cdf
@@ -199,7 +213,7 @@ def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, not
         detectable=-error * quantile(0.025 / goal.keys),
         hashes=mechanism.seeds_per_report * mechanism.max_entries,
         server=_server_cost(mechanism, goal),
-        shuffled=note,
+        crowd=crowd,
     )
 
 
@@ -213,17 +227,17 @@ def _too_long(found: Sequence[Mechanism]) -> str:
 
 def _shuffled(
     kind: type[Mechanism], goal: Goal, most_bytes: int | None, settings: Mapping[str, Any]
-) -> tuple[Goal, str, list[Mechanism]]:
+) -> tuple[Goal, list[Mechanism]]:
     """The goal with the local epsilon that shuffling turns into the wanted central one, and the mechanism that does.
 
     Shuffling amplifies guarantees of whole records only, which are the ones to look for, whatever unit is asked.
     """
-    from hubbub.privacy.shuffle import shuffled_guarantee, solve_local_epsilon
+    from hubbub.privacy.shuffle import solve_local_epsilon
 
     assert goal.central_epsilon is not None
     pure = replace(goal, unit="record", distance=None, delta=0.0)
     if not offers(kind, pure, settings):
-        return pure, "", []
+        return pure, []
 
     def make(epsilon: float) -> Mechanism:
         found = offers(kind, replace(pure, epsilon=epsilon), settings)
@@ -233,9 +247,7 @@ def _shuffled(
         return min(fitting, key=lambda m: noise(m, pure))
 
     epsilon = solve_local_epsilon(goal.central_epsilon, goal.delta, goal.users, make)
-    solved = make(epsilon)
-    promise = shuffled_guarantee(solved, goal.users, goal.delta)
-    return replace(pure, epsilon=epsilon), promise.words(), [solved]
+    return replace(pure, epsilon=epsilon), [make(epsilon)]
 
 
 def _why_not(kind: type[Mechanism], goal: Goal) -> tuple[str, str]:
