@@ -20,10 +20,10 @@ from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Counts, Quantity
 from hubbub.primitives.arrays import Floats
 from hubbub.server.cases import Range
-from hubbub.server.quotients import least_named, quotient_limits
 from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
 from hubbub.server.intervals import Wanted
+from hubbub.server.quotients import least_named, quotient_limits
 from hubbub.server.tails import Law, beyond, solve
 from hubbub.simulation.populations import zipf_population
 from hubbub.simulation.rehearsal import repeated_states, simulate, true_values

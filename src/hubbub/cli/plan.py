@@ -151,12 +151,13 @@ def _goal(space: dict[str, Any], model: str, options: dict[str, Any]) -> Goal:
 
 def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, rules: _Rules) -> str:
     """How many users, or which epsilon, reach an error."""
-    from hubbub.plan.inverse import epsilon_for, users_for
+    from hubbub.plan.inverse import Inverse
 
     if goal.central_epsilon is not None:
         raise Refused("--want-error works in the local model.")
-    users = data["users_for_error"] = users_for(goal, want_error, size, **rules)
-    epsilon = data["epsilon_for_error"] = epsilon_for(goal, want_error, size, **rules)
+    inverse = Inverse(goal, size, **rules)
+    users = data["users_for_error"] = inverse.users_for(want_error)
+    epsilon = data["epsilon_for_error"] = inverse.epsilon_for(want_error)
     return (
         f"An error of {want_error:g} per key takes {users:,} users at epsilon {goal.epsilon:g}, "
         f"or epsilon {epsilon:.3g} with {goal.users:,} users."
