@@ -193,7 +193,7 @@ def settings(
     """The planner's form of a mechanism, for both ranges, and the users that make the rate; none out of reach."""
     values: ValueKind = "set" if quantity == "frequency" else "signed"
     users = USERS
-    for low, high in RANGES if values == "signed" else RANGES[:1]:
+    for low, high in RANGES if quantity == "mean" else RANGES[:1]:
         center = (low + high) / 2 / max(abs(low), abs(high))
         for _ in range(3):  # the form depends a little on the users
             goal = Goal(quantity, epsilon, k, values, users=users, keys=KEYS, center=center)
@@ -213,9 +213,16 @@ def settings(
 @click.option("--least", default=0.0, help="Leave out regimes with fewer reports a bucket.")
 @click.option("--most", default=np.inf, help="Leave out regimes with more reports a bucket.")
 @click.option("--only", multiple=True, help="These mechanisms.")
+@click.option("--quantity", multiple=True, type=click.Choice(QUANTITIES), default=QUANTITIES)
 @click.option("--sets", multiple=True, help="These data sets of the folder.")
 def main(
-    runs: int, data: Path | None, least: float, most: float, only: tuple[str, ...], sets: tuple[str, ...]
+    runs: int,
+    data: Path | None,
+    least: float,
+    most: float,
+    only: tuple[str, ...],
+    quantity: tuple[Quantity, ...],
+    sets: tuple[str, ...],
 ) -> None:
     """Print the table."""
     print(
@@ -223,7 +230,7 @@ def main(
         "normal (all, heavy, rare, together), then hubbub (the same)"
     )
     for (rate, epsilon, k), (names, single) in product(REGIMES, ((SEVERAL, False), (SINGLE, True))):
-        for name, quantity in product(names, QUANTITIES):
+        for name, wanted in product(names, quantity):
             if (
                 not least <= rate <= most
                 or (only and name not in only)
@@ -231,17 +238,17 @@ def main(
             ):
                 continue
             limit = 1 if single else k
-            for task, users in settings(name, quantity, rate, epsilon, limit):
+            for task, users in settings(name, wanted, rate, epsilon, limit):
                 signed = task.mechanism.values == "signed"
                 crowds = {"zipf": made_up(users, limit, 7, signed)} if data is None else {}
                 for path in sorted(data.glob("*.npz")) if data is not None else ():
                     if signed != path.stem.endswith("_set") and (not sets or path.stem in sets):
                         crowds[path.stem] = from_file(path, users, limit, 7, signed)
                 for title, crowd in crowds.items():
-                    old, new = measure(task, placed(crowd, task), quantity, runs, 1000)
+                    old, new = measure(task, placed(crowd, task), wanted, runs, 1000)
                     span = f"{task.low:g}:{task.high:g}" if signed else "sets"
                     print(
-                        f"{rate:5g} {name:16} {quantity:12} {span:5} {title:22} {users:7,} {old}   {new}",
+                        f"{rate:5g} {name:16} {wanted:12} {span:5} {title:22} {users:7,} {old}   {new}",
                         flush=True,
                     )
 
