@@ -19,9 +19,10 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Moments
 from hubbub.model.record import Entries
 from hubbub.protocol.task import Task
-from hubbub.server.estimates import ABOUT_COLUMNS, COLUMNS, Estimate, _conditional, estimate
+from hubbub.server.estimates import ABOUT_COLUMNS, COLUMNS, Estimate, estimate
 from hubbub.server.findings import Findings
 from hubbub.server.fold import aggregate
+from hubbub.server.quantities import _conditional
 from hubbub.simulation.rehearsal import simulate
 
 

@@ -6,22 +6,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hubbub.model.guarantee import Guarantee
-from hubbub.model.mechanism import Moments, Quantity, Refinement
-from hubbub.primitives.arrays import Bools, Floats, Int64s
+from hubbub.model.mechanism import Quantity, Refinement
+from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell
-from hubbub.server.cases import Range
 from hubbub.server.columns import csv_bytes, parquet_bytes
-from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
-from hubbub.server.intervals import Wanted, tie_levels
-from hubbub.server.quotients import least_named
+from hubbub.server.findings import Findings
+from hubbub.server.quantities import Question, answer
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -230,81 +227,31 @@ def estimate(
             f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
         )
     quantity = offered_quantity(task, quantity)
-    if keys is None:
-        ids = task.keys.all_ids()
-        names = tuple(task.keys.name_of(place) for place in range(task.keys.count))
-    else:
-        asked = [keys] if isinstance(keys, str | int) else list(keys)
-        ids, names = task.keys.ids_of(asked), tuple(str(key) for key in asked)
-    apart = width_for(level, len(names))
-    width = apart if simultaneous else width_for(level)
-    moments = task.mechanism.moments(state, task.keys, ids)
-    notes = list(task.mechanism.remarks)
-    if task.keys.kind == "folded":
-        notes.append(
-            f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
-            f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
-        )
-    base: Quantity = quantity
-    if quantity == "sum":
-        base = "mean" if "mean" in task.mechanism.quantities else "frequency"
-    value, error, low, high, unknown = _quantity(task, moments, base, width)
-    side, floor = side_of(task, quantity), floor_for(task, base, state.count, apart)
-    if quantity == "conditional":
-        assert moments.frequency is not None
-        assert moments.frequency_variance is not None
-        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), side)
-    else:
-        significance = strength(value, error, side)
-    if moments.counts is not None and names:
-        wanted = Wanted(
-            base,
-            (1 - level) / (len(names) if simultaneous else 1),
-            Range(task.low, task.high, task.scale.center, task.scale.half),
-            None if simultaneous else tie_levels(moments.counts, state, ids),
-            1 if simultaneous else len(names),
-        )
-        low, high = wanted.limits(moments.counts, low, high, unknown)
-        low, high = np.minimum(low, value), np.maximum(high, value)
-        significance = towards(wanted.surprise(moments.counts), side)
-        silent = int((np.asarray(moments.counts.reports) == 0).sum())
-        if silent:
-            notes.append(
-                f"{silent:,} keys were in no report: nothing is known about them, their value is given as 0."
-            )
-    how = refine or task.mechanism.refinement
-    if how != "none":
-        from hubbub.server.recovery.refine import Columns, refined
-
-        better = refined(task, state, ids, base, how, width, Columns(value, error, low, high))
-        value, error, low, high = better.value, better.error, better.low, better.high
-        notes += better.notes
-        significance = strength(value, error, side)
-        floor = apart * float(np.median(error)) if len(error) else floor
-    flagged = ~(significance > apart)
     counted = truncation_in_reports(task, state)
     if correct and counted is None:
         raise Refused(
             "Lengths were not counted: only estimates of a task with count_lengths can be corrected."
         )
+    ids, names = _asked(task, keys)
+    question = Question(ids, quantity, level, simultaneous, refine or task.mechanism.refinement)
+    found = answer(task, state, question)
+    columns, floor, notes = found.columns, found.floor, [*_remarks(task), *found.notes]
     if correct and counted is not None and quantity != "conditional":
-        value, error, low, high = corrected((value, error, low, high), counted, width)
+        columns = corrected(columns, counted, question.width)
         floor /= 1 - counted.lost
         notes.append(corrected_words(counted))
     truncation = truncation or counted
     notes += _truncation_notes(task, truncation)
     if quantity == "sum":
-        value, error, low, high = (state.count * column for column in (value, error, low, high))
-        floor *= state.count
-    if unknown.any():
+        value, error, low, high = (state.count * column for column in columns)
+        columns, floor = (value, error, low, high), floor * state.count
+    if found.unknown.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
+    flagged = ~(found.significance > question.apart)
     return Estimate(
         names,
-        value,
-        error,
-        low,
-        high,
-        significance,
+        *columns,
+        found.significance,
         quantity,
         level,
         simultaneous,
@@ -317,6 +264,25 @@ def estimate(
     )
 
 
+def _asked(task: Task, keys: Sequence[str | int] | str | int | None) -> tuple[UInt64s, tuple[str, ...]]:
+    """Ids and names of the asked keys, or of all keys of a closed vocabulary."""
+    if keys is None:
+        return task.keys.all_ids(), tuple(task.keys.name_of(place) for place in range(task.keys.count))
+    asked = [keys] if isinstance(keys, str | int) else list(keys)
+    return task.keys.ids_of(asked), tuple(str(key) for key in asked)
+
+
+def _remarks(task: Task) -> list[str]:
+    """What is said beside all estimates of a task."""
+    notes = list(task.mechanism.remarks)
+    if task.keys.kind == "folded":
+        notes.append(
+            f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
+            f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
+        )
+    return notes
+
+
 def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
     """What is said about records that were sampled down; what is alarming is a warning already."""
     limit = task.mechanism.max_entries
@@ -325,74 +291,3 @@ def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
     if truncation is None:
         return [unknown_words(limit)]
     return [truncation.words()] if truncation.share > 0 and not truncation.alarming else []
-
-
-def _quantity(
-    task: Task, moments: Moments, quantity: Quantity, width: float
-) -> tuple[Floats, Floats, Floats, Floats, Bools]:
-    """value, error, low, high and flags of a quantity in the units of the task."""
-    if quantity == "frequency":
-        value, variance = moments.frequency, moments.frequency_variance
-    elif moments.frequency is None or task.scale.center == 0:
-        value = None if moments.mean is None else moments.mean * task.scale.half
-        variance = None if moments.mean_variance is None else moments.mean_variance * task.scale.half**2
-    else:
-        value, variance = _uncentered(task, moments)
-    if quantity == "conditional":
-        return _conditional(task, moments, width)
-    assert value is not None
-    assert variance is not None
-    error = np.sqrt(variance)
-    return value, error, value - width * error, value + width * error, np.zeros(len(value), dtype=bool)
-
-
-def _uncentered(task: Task, moments: Moments) -> tuple[Floats, Floats]:
-    """center * frequency + half * mean, with its variance."""
-    center, half = task.scale.center, task.scale.half
-    assert moments.frequency is not None
-    assert moments.frequency_variance is not None
-    assert moments.mean is not None
-    assert moments.mean_variance is not None
-    assert moments.covariance is not None
-    value = center * moments.frequency + half * moments.mean
-    variance = (
-        center**2 * moments.frequency_variance
-        + half**2 * moments.mean_variance
-        + 2 * center * half * moments.covariance
-    )
-    return value, variance
-
-
-def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Floats, Floats, Floats, Bools]:
-    """mean / frequency with a Fieller interval, cut to the value range.
-
-    Fieller: all ratios q for which mean - q * frequency is within `width` standard errors of 0. Where the
-    frequency itself is that close to 0 the set is unbounded: the whole range is given and flagged.
-    """
-    assert moments.frequency is not None
-    assert moments.frequency_variance is not None
-    assert moments.mean is not None
-    assert moments.mean_variance is not None
-    assert moments.covariance is not None
-    f, vf, m, vm = moments.frequency, moments.frequency_variance, moments.mean, moments.mean_variance
-    cov = moments.covariance
-    flagged = f <= width * np.sqrt(vf)
-    if moments.counts is not None:
-        flagged = moments.counts.named < least_named(moments.counts, 2 * NormalDist().cdf(-width))
-    vf, vm = np.where(flagged, 0.0, vf), np.where(flagged, 0.0, vm)
-    safe = np.where(flagged, 1.0, f)
-    ratio = np.where(flagged, 0.0, m / safe)
-    a = np.where(flagged, 1.0, np.maximum(safe**2 - width**2 * vf, 1e-300))
-    b = m * safe - width**2 * cov
-    c = m**2 - width**2 * vm
-    root = np.sqrt(np.maximum(b**2 - a * c, 0))
-    low, high = np.where(flagged, -1.0, (b - root) / a), np.where(flagged, 1.0, (b + root) / a)
-    error = np.sqrt(np.maximum(vm - 2 * ratio * cov + ratio**2 * vf, 0)) / np.abs(safe)
-    error = np.where(flagged, np.inf, error)
-    bottom, top = task.low, task.high
-
-    def restore(scaled: Floats) -> Floats:
-        return np.clip(task.scale.center + task.scale.half * scaled, bottom, top)
-
-    value = np.where(flagged, (bottom + top) / 2, restore(ratio))
-    return value, task.scale.half * error, restore(low), restore(high), flagged

@@ -41,8 +41,8 @@ Given N, the votes for the key are binomial, whatever N was selected by, with E[
 s is the share of N that is not background: so the law of D given N needs no correction, and what N says about s comes
 from the law of N given c <= N < c', or N >= c'. For single keys, the tails of D given N are averaged over the
 confidence distribution of s: s is at most its u-quantile if N this small, among those selected, has probability 1 - u.
-For a q of 0, s does not matter and coverage is 1 - odds; for normal counts it is Fieller's interval; elsewhere the tests
-find 93.8 to 97% instead of 95%. A true q at an end of the range is missed on one side only: 1 - odds / 2.
+For a q of 0, s does not matter and coverage is 1 - odds; for normal counts it is Fieller's interval; elsewhere the
+tests find 93.8 to 97% instead of 95%. A true q at an end of the range is missed on one side only: 1 - odds / 2.
 For all keys together, the limits of E[D] / N and of s are put together as for a quotient of independent estimates
 (Donner and Zou 2012). Where s may be 0 nothing bounds q on that side: these intervals hold more often than they say.
 

@@ -1,0 +1,167 @@
+"""A quantity for some keys, in the units of the task: value, error, interval, and how far it is from noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hubbub.model.mechanism import Moments, Quantity, Refinement
+from hubbub.primitives.arrays import Bools, Floats, UInt64s
+from hubbub.server.cases import Range
+from hubbub.server.findings import floor_for, side_of, strength, towards, width_for
+from hubbub.server.intervals import Wanted, tie_levels
+from hubbub.server.quotients import least_named
+
+if TYPE_CHECKING:
+    from hubbub.model.state import State
+    from hubbub.protocol.task import Task
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about which keys: intervals of which level, for single keys or for all together."""
+
+    ids: UInt64s
+    quantity: Quantity
+    level: float
+    simultaneous: bool
+    refine: Refinement
+
+    @cached_property
+    def apart(self) -> float:
+        """Standard errors from 0 of what stands out among these keys."""
+        return width_for(self.level, len(self.ids))
+
+    @cached_property
+    def width(self) -> float:
+        """Half of an interval, in standard errors."""
+        return self.apart if self.simultaneous else width_for(self.level)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Value, error, low and high; how far from noise each key is, the least that stands out, and what is unknown."""
+
+    columns: tuple[Floats, Floats, Floats, Floats]
+    significance: Floats
+    floor: float
+    unknown: Bools
+    notes: tuple[str, ...]
+
+
+def answer(task: Task, state: State, question: Question) -> Answer:
+    """From the state of all reports; of a sum, what it is a multiple of: the mean, or the frequency."""
+    base, names = question.quantity, len(question.ids)
+    if base == "sum":
+        base = "mean" if "mean" in task.mechanism.quantities else "frequency"
+    moments = task.mechanism.moments(state, task.keys, question.ids)
+    value, error, low, high, unknown = normal_limits(task, moments, base, question.width)
+    side = side_of(task, question.quantity)
+    floor, notes = floor_for(task, base, state.count, question.apart), []
+    if base == "conditional":
+        assert moments.frequency is not None
+        assert moments.frequency_variance is not None
+        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), side)
+    else:
+        significance = strength(value, error, side)
+    if moments.counts is not None and names:
+        wanted = Wanted(
+            base,
+            (1 - question.level) / (names if question.simultaneous else 1),
+            Range(task.low, task.high, task.scale.center, task.scale.half),
+            None if question.simultaneous else tie_levels(moments.counts, state, question.ids),
+            1 if question.simultaneous else names,
+        )
+        low, high = wanted.limits(moments.counts, low, high, unknown)
+        low, high = np.minimum(low, value), np.maximum(high, value)
+        significance = towards(wanted.surprise(moments.counts), side)
+        silent = int((np.asarray(moments.counts.reports) == 0).sum())
+        if silent:
+            notes.append(
+                f"{silent:,} keys were in no report: nothing is known about them, their value is given as 0."
+            )
+    if question.refine != "none":
+        from hubbub.server.recovery.refine import Columns, refined
+
+        plain = Columns(value, error, low, high)
+        better = refined(task, state, question.ids, base, question.refine, question.width, plain)
+        value, error, low, high = better.value, better.error, better.low, better.high
+        notes += better.notes
+        significance = strength(value, error, side)
+        floor = question.apart * float(np.median(error)) if len(error) else floor
+    return Answer((value, error, low, high), significance, floor, unknown, tuple(notes))
+
+
+def normal_limits(
+    task: Task, moments: Moments, quantity: Quantity, width: float
+) -> tuple[Floats, Floats, Floats, Floats, Bools]:
+    """value, error, low, high and flags of a quantity in the units of the task."""
+    if quantity == "frequency":
+        value, variance = moments.frequency, moments.frequency_variance
+    elif moments.frequency is None or task.scale.center == 0:
+        value = None if moments.mean is None else moments.mean * task.scale.half
+        variance = None if moments.mean_variance is None else moments.mean_variance * task.scale.half**2
+    else:
+        value, variance = _uncentered(task, moments)
+    if quantity == "conditional":
+        return _conditional(task, moments, width)
+    assert value is not None
+    assert variance is not None
+    error = np.sqrt(variance)
+    return value, error, value - width * error, value + width * error, np.zeros(len(value), dtype=bool)
+
+
+def _uncentered(task: Task, moments: Moments) -> tuple[Floats, Floats]:
+    """center * frequency + half * mean, with its variance."""
+    center, half = task.scale.center, task.scale.half
+    assert moments.frequency is not None
+    assert moments.frequency_variance is not None
+    assert moments.mean is not None
+    assert moments.mean_variance is not None
+    assert moments.covariance is not None
+    value = center * moments.frequency + half * moments.mean
+    variance = (
+        center**2 * moments.frequency_variance
+        + half**2 * moments.mean_variance
+        + 2 * center * half * moments.covariance
+    )
+    return value, variance
+
+
+def _conditional(task: Task, moments: Moments, width: float) -> tuple[Floats, Floats, Floats, Floats, Bools]:
+    """mean / frequency with a Fieller interval, cut to the value range.
+
+    Fieller: all ratios q for which mean - q * frequency is within `width` standard errors of 0. Where the
+    frequency itself is that close to 0 the set is unbounded: the whole range is given and flagged.
+    """
+    assert moments.frequency is not None
+    assert moments.frequency_variance is not None
+    assert moments.mean is not None
+    assert moments.mean_variance is not None
+    assert moments.covariance is not None
+    f, vf, m, vm = moments.frequency, moments.frequency_variance, moments.mean, moments.mean_variance
+    cov = moments.covariance
+    flagged = f <= width * np.sqrt(vf)
+    if moments.counts is not None:
+        flagged = moments.counts.named < least_named(moments.counts, 2 * NormalDist().cdf(-width))
+    vf, vm = np.where(flagged, 0.0, vf), np.where(flagged, 0.0, vm)
+    safe = np.where(flagged, 1.0, f)
+    ratio = np.where(flagged, 0.0, m / safe)
+    a = np.where(flagged, 1.0, np.maximum(safe**2 - width**2 * vf, 1e-300))
+    b = m * safe - width**2 * cov
+    c = m**2 - width**2 * vm
+    root = np.sqrt(np.maximum(b**2 - a * c, 0))
+    low, high = np.where(flagged, -1.0, (b - root) / a), np.where(flagged, 1.0, (b + root) / a)
+    error = np.sqrt(np.maximum(vm - 2 * ratio * cov + ratio**2 * vf, 0)) / np.abs(safe)
+    error = np.where(flagged, np.inf, error)
+    bottom, top = task.low, task.high
+
+    def restore(scaled: Floats) -> Floats:
+        return np.clip(task.scale.center + task.scale.half * scaled, bottom, top)
+
+    value = np.where(flagged, (bottom + top) / 2, restore(ratio))
+    return value, task.scale.half * error, restore(low), restore(high), flagged
