@@ -4,11 +4,11 @@ A crowd with long-tailed lengths (or a data set in the compact form of `hubbub.e
 k entries once; that crowd is the truth, and it is collected from `--runs` times with other coins, by every mechanism
 that the planner knows for the quantity, in the planner's form. Values lie in -1:1, or in 1:5. Counted are keys that
 somebody has: single intervals (one key at a time, 95%), those of heavy and of rare keys, and runs in which the
-intervals for all keys together hold for all of them. Conditional means: keys that are not marked, and whose true
-mean is not an end of the range (there an interval can miss on one side only).
+intervals for all keys together hold for all of them. Conditional means: keys of which anything is known (not marked ?),
+and whose true mean is not an end of the range (there an interval can miss on one side only).
 
     python benchmarks/held_intervals.py --runs 200
-    python benchmarks/held_intervals.py --data FOLDER --runs 200 --most 2
+    python benchmarks/held_intervals.py --data FOLDER --runs 200
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from hubbub.model.record import GRID, Entries, sample_down
 from hubbub.plan.ranking import rank
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.protocol.task import Task
-from hubbub.server.estimates import _quantity, estimate
+from hubbub.server.estimates import estimate
+from hubbub.server.quantities import normal_limits
 from hubbub.simulation.populations import Population, zipf_population
 from hubbub.simulation.rehearsal import repeated_states, true_values
 
@@ -37,10 +38,12 @@ from hubbub.simulation.rehearsal import repeated_states, true_values
 SEVERAL = ("sketch_response", "collision", "coco", "privkv", "pckv_grr", "sampled", "sparse_sum")
 SINGLE = ("hadamard", "local_hashing", "sampled")
 #: Reports a bucket, epsilon and k.
-REGIMES = ((0.3, 4.0, 24), (1.5, 4.0, 24), (10.0, 3.0, 12), (300.0, 2.0, 4))
+REGIMES = ((0.3, 4.0, 72), (1.5, 4.0, 72), (10.0, 3.0, 12), (300.0, 2.0, 4))
+#: For real data: epsilon, k and users.
+REAL = ((4.0, 1, 20_000), (4.0, 72, 3_000))
 RANGES = ((-1.0, 1.0), (1.0, 5.0))
 QUANTITIES: tuple[Quantity, ...] = ("frequency", "mean", "conditional")
-KEYS = 150
+KEYS = 200
 #: Where reports do not name buckets, or all of them: one size for all regimes.
 USERS = 2000
 HEAVY = 0.05
@@ -120,10 +123,11 @@ def measure(task: Task, crowd: Population, quantity: Quantity, runs: int, seed: 
         sides = [(found.low, found.high) for found in (single, together)]
         widths = [-NormalDist().inv_cdf(0.025 / keys) for keys in (1, crowd.keys)]
         with np.errstate(invalid="ignore"):
-            normal = [_quantity(task, plain, quantity, width)[2:] for width in widths]
-        unmarked = ~single.flagged if quantity == "conditional" else np.ones(len(ids), dtype=bool)
-        known = ~normal[0][2] if quantity == "conditional" else unmarked
-        for table, limits, shown in ((old, normal, known), (new, sides, unmarked)):
+            normal = [normal_limits(task, plain, quantity, width)[2:] for width in widths]
+        every = np.ones(len(ids), dtype=bool)
+        shown_before = ~normal[0][2] if quantity == "conditional" else every
+        shown_now = np.isfinite(single.error) if quantity == "conditional" else every
+        for table, limits, shown in ((old, normal, shown_before), (new, sides, shown_now)):
             one, all_keys = (
                 (limit[0] <= truth) & (truth <= limit[1]) | ~np.isfinite(truth) for limit in limits
             )
@@ -176,24 +180,22 @@ def placed(crowd: Population, task: Task) -> Population:
     return Population(replace(crowd.entries, values=grid), crowd.keys)
 
 
-def users_for(task: Task, rate: float) -> int:
-    """How many users make so many reports a bucket: names that an absent key has."""
+def background(task: Task) -> float:
+    """The reports of one user that name an absent key, in the mean; 0 where reports do not name keys."""
     with np.errstate(all="ignore"):
         nobody = task.mechanism.empty(task.keys)
         counts = task.mechanism.moments(nobody, task.keys, task.keys.all_ids()).counts
     if counts is None or counts.named is None:
-        return USERS
-    asked = KEYS if isinstance(counts.reports, np.ndarray) else 1
-    return round(rate * asked / counts.idle)
+        return 0.0
+    return counts.idle / (KEYS if isinstance(counts.reports, np.ndarray) else 1)
 
 
 def settings(
-    name: str, quantity: Quantity, rate: float, epsilon: float, k: int
+    name: str, quantity: Quantity, epsilon: float, k: int, users: int, rate: float | None = None
 ) -> Iterator[tuple[Task, int]]:
-    """The planner's form of a mechanism, for both ranges, and the users that make the rate; none out of reach."""
+    """The planner's form of a mechanism, for both ranges, and the users (those that make a rate); none out of reach."""
     values: ValueKind = "set" if quantity == "frequency" else "signed"
-    users = USERS
-    for low, high in RANGES if values == "signed" else RANGES[:1]:
+    for low, high in RANGES if quantity == "mean" else RANGES[:1]:
         center = (low + high) / 2 / max(abs(low), abs(high))
         for _ in range(3):  # the form depends a little on the users
             goal = Goal(quantity, epsilon, k, values, users=users, keys=KEYS, center=center)
@@ -201,10 +203,23 @@ def settings(
             if mechanism is None:
                 return
             task = task_with(mechanism, low, high)
-            users = users_for(task, rate)
+            named = background(task)
+            users = round(rate / named) if rate and named else users
             if not 20 <= users <= 40_000:
                 return
         yield task, users
+
+
+def measured(
+    data: Path | None, sets: tuple[str, ...], users: int, k: int, signed: bool
+) -> Iterator[tuple[str, Population]]:
+    """The crowds to collect from, by name."""
+    if data is None:
+        yield "zipf", made_up(users, k, 7, signed)
+        return
+    for path in sorted(data.glob("*.npz")):
+        if signed != path.stem.endswith("_set") and (not sets or path.stem in sets):
+            yield path.stem, from_file(path, users, k, 7, signed)
 
 
 @click.command()
@@ -213,35 +228,39 @@ def settings(
 @click.option("--least", default=0.0, help="Leave out regimes with fewer reports a bucket.")
 @click.option("--most", default=np.inf, help="Leave out regimes with more reports a bucket.")
 @click.option("--only", multiple=True, help="These mechanisms.")
+@click.option("--quantity", multiple=True, type=click.Choice(QUANTITIES), default=QUANTITIES)
 @click.option("--sets", multiple=True, help="These data sets of the folder.")
 def main(
-    runs: int, data: Path | None, least: float, most: float, only: tuple[str, ...], sets: tuple[str, ...]
+    runs: int,
+    data: Path | None,
+    least: float,
+    most: float,
+    only: tuple[str, ...],
+    quantity: tuple[Quantity, ...],
+    sets: tuple[str, ...],
 ) -> None:
     """Print the table."""
     print(
         "reports a bucket, mechanism, quantity, range, crowd, users; share of intervals that hold, in percent:\n"
         "normal (all, heavy, rare, together), then hubbub (the same)"
     )
-    for (rate, epsilon, k), (names, single) in product(REGIMES, ((SEVERAL, False), (SINGLE, True))):
-        for name, quantity in product(names, QUANTITIES):
-            if (
-                not least <= rate <= most
-                or (only and name not in only)
-                or (single and quantity != "frequency")
-            ):
+    made: list[tuple[float | None, float, int, int]] = [
+        (rate, epsilon, k, USERS) for rate, epsilon, k in REGIMES if least <= rate <= most
+    ]
+    real: list[tuple[float | None, float, int, int]] = [(None, *each) for each in REAL]
+    for (rate, epsilon, k, size), single in product(made if data is None else real, (False, True)):
+        for name, wanted in product(SINGLE if single else SEVERAL, quantity):
+            if (only and name not in only) or (single and wanted != "frequency"):
                 continue
             limit = 1 if single else k
-            for task, users in settings(name, quantity, rate, epsilon, limit):
+            for task, users in settings(name, wanted, epsilon, limit, size, rate):
                 signed = task.mechanism.values == "signed"
-                crowds = {"zipf": made_up(users, limit, 7, signed)} if data is None else {}
-                for path in sorted(data.glob("*.npz")) if data is not None else ():
-                    if signed != path.stem.endswith("_set") and (not sets or path.stem in sets):
-                        crowds[path.stem] = from_file(path, users, limit, 7, signed)
-                for title, crowd in crowds.items():
-                    old, new = measure(task, placed(crowd, task), quantity, runs, 1000)
-                    span = f"{task.low:g}:{task.high:g}" if signed else "sets"
+                span = f"{task.low:g}:{task.high:g}" if signed else "sets"
+                for title, crowd in measured(data, sets, users, limit, signed):
+                    old, new = measure(task, placed(crowd, task), wanted, runs, 1000)
                     print(
-                        f"{rate:5g} {name:16} {quantity:12} {span:5} {title:22} {users:7,} {old}   {new}",
+                        f"{users * background(task):7.2g} {name:16} {wanted:12} {span:5} {title:22} {users:7,} "
+                        f"{old}   {new}",
                         flush=True,
                     )
 

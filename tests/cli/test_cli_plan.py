@@ -269,10 +269,14 @@ def test_goals_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_limits_of_goals_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is said or refused about them, it is JSON."""
+    """There is no best limit then: one sentence says so, as text and as JSON, and nothing else is said."""
     only("coco", monkeypatch)
     path = write_csv(tmp_path / "h.csv", [("entries", "users"), (1, 5), (3, 4)])
-    strict_json(run_cli(*SETS, *UNREACHABLE, "--entries", path, "--json").stdout)
+    sentence = "No mechanism reaches this goal, whatever max_entries is."
+    assert refuse(*SETS, *UNREACHABLE, "--entries", path) == f"hubbub: {sentence}\n"
+    found = run_cli(*SETS, *UNREACHABLE, "--entries", path, "--json")
+    assert found.exit_code == 1
+    assert strict_json(found.stdout) == {"error": sentence}
 
 
 def test_no_picture_of_goals_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from hubbub.checks.conformance import SIGMAS, task_for
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
-from hubbub.plan.inverse import epsilon_for, users_for
+from hubbub.plan.inverse import Inverse
 from hubbub.plan.ranking import SERVER_SECONDS, Option, choose, pick, rank
 from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.simulation.populations import distinct_population, zipf_population
@@ -253,7 +253,7 @@ def test_goals_out_of_reach_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     with refused("frequency", "set", "entry"):
         choose(Goal("frequency", 1.0, 8, unit="entry"))
     with refused("is for signed values"):
-        users_for(Goal("frequency", 1.0, 8, unit="entry"), 0.1)
+        Inverse(Goal("frequency", 1.0, 8, unit="entry")).users_for(0.1)
 
 
 SMALLER = [{"unit": "entry"}, {"unit": "l1", "distance": 1.0}, {"unit": "l1", "distance": 16.0}]
@@ -338,13 +338,13 @@ def taken(goal: Goal, **change: Any) -> float:
 def test_how_many_users(goal: Goal) -> None:
     usual = taken(goal)
     for factor in (0.1, 0.9, 3.0):
-        needed = users_for(goal, factor * usual)
+        needed = Inverse(goal).users_for(factor * usual)
         assert taken(goal, users=needed) == pytest.approx(factor * usual, rel=0.01)
         assert taken(goal, users=needed) <= factor * usual * (1 + 1e-9)
-        assert users_for(goal, 7 * factor * usual, unit_size=7.0) == pytest.approx(needed, abs=1)
-    assert users_for(goal, usual, best=True) <= users_for(goal, usual)
+        assert Inverse(goal, unit_size=7.0).users_for(7 * factor * usual) == pytest.approx(needed, abs=1)
+    assert Inverse(goal, best=True).users_for(usual) <= Inverse(goal).users_for(usual)
     with refused("sum"):
-        users_for(replace(goal, quantity="sum"), 1.0)
+        Inverse(replace(goal, quantity="sum")).users_for(1.0)
 
 
 @pytest.mark.parametrize("goal", INVERTED, ids=str)
@@ -352,15 +352,15 @@ def test_which_epsilon(goal: Goal) -> None:
     """The error comes down to what is wanted, by the 5% of thrift more where another report becomes the shortest."""
     usual = taken(goal)
     for factor in (0.6, 1.0, 2.5):
-        needed = epsilon_for(goal, factor * usual)
+        needed = Inverse(goal).epsilon_for(factor * usual)
         assert taken(goal, epsilon=needed) == pytest.approx(factor * usual, rel=0.06)
         assert taken(goal, epsilon=needed) <= factor * usual
-        best = epsilon_for(goal, factor * usual, best=True)
+        best = Inverse(goal, best=True).epsilon_for(factor * usual)
         assert rank(replace(goal, epsilon=best))[0].error == pytest.approx(factor * usual, rel=0.01)
         assert best <= 1.01 * needed
-    assert epsilon_for(goal, 7 * usual, unit_size=7.0) == pytest.approx(goal.epsilon, rel=0.06)
+    assert Inverse(goal, unit_size=7.0).epsilon_for(7 * usual) == pytest.approx(goal.epsilon, rel=0.06)
     with refused("epsilon up to 8", "users"):
-        epsilon_for(goal, 1e-6 * usual)
+        Inverse(goal).epsilon_for(1e-6 * usual)
 
 
 # Shuffled

@@ -139,14 +139,17 @@ def normal(counts: Counts, quantity: Quantity, odds: float) -> tuple[Floats, Flo
     return value - z * np.sqrt(variance), value + z * np.sqrt(variance)
 
 
-def limits(counts: Counts, quantity: Quantity, odds: float, single: bool = True) -> tuple[Floats, Floats]:
+def limits(
+    counts: Counts, quantity: Quantity, odds: float, single: bool = True, keys: int = 1
+) -> tuple[Floats, Floats]:
+    """Of keys that stand out among so many, if conditional means are asked for."""
     size = len(counts.frequency)
     levels = np.random.default_rng(99).integers(0, 64, size) if single else None
     flagged = np.zeros(size, dtype=bool)
     if quantity == "conditional":
         assert counts.named is not None
-        flagged = counts.named < least_named(counts, odds)
-    wanted = Wanted(quantity, odds, SYMMETRIC, levels)
+        flagged = counts.named < least_named(counts, odds / keys)
+    wanted = Wanted(quantity, odds, SYMMETRIC, levels, keys)
     low, high = wanted.limits(counts, np.full(size, -1.0), np.full(size, 1.0), flagged)
     return low[~flagged], high[~flagged]
 
@@ -201,27 +204,35 @@ def test_all_keys_together(background: float, gain: float, quantity: Quantity) -
 
 
 @pytest.mark.parametrize(("background", "gain"), SMALL)
-@pytest.mark.parametrize("q", [0.0, 0.75, 1.0])
+@pytest.mark.parametrize("q", [0.0, 0.75])
 def test_single_means(background: float, gain: float, q: float) -> None:
-    """Absent keys within 1.7 points of 95%; held ones, whose frequency is a second unknown, within 3."""
-    for f, slack in ((0.0, 0.017), (0.03, 0.03), (0.3, 0.03)):
+    """At least 94%; at most 96.5%, and 98% where an absent key is mostly not named at all."""
+    for f in (0.0, 0.03, 0.3):
         covered = held(limits(drawn(background, gain, f, q, seed=3), "mean", 0.05), q * f)
-        assert abs(covered - 0.95) <= slack + SLACK, (f, covered)
+        assert 0.94 - SLACK <= covered <= (0.98 if background < 1 else 0.965) + SLACK, (f, covered)
 
 
 def test_normal_intervals_of_means_are_noticed() -> None:
     for background, gain in SMALL[:4]:
-        assert held(normal(drawn(background, gain, 0.0, 0.0, seed=3), "mean", 0.05), 0.0) > 0.967 + SLACK
+        assert held(normal(drawn(background, gain, 0.0, 0.0, seed=3), "mean", 0.05), 0.0) > 0.98 + SLACK
 
 
 @pytest.mark.parametrize(("background", "gain"), SMALL)
-def test_conditional_means_of_selected_keys(background: float, gain: float) -> None:
-    """Keys that are shown because more names came than chance explains: at least 94%, as far as they are many."""
+@pytest.mark.parametrize("keys", [1, 400])
+def test_conditional_means_of_selected_keys(background: float, gain: float, keys: int) -> None:
+    """Keys that are shown because more names came than chance explains, alone or among all keys: 93.8 to 97%.
+
+    At the end of the range an interval can miss on one side only, and holds for 97.5%.
+    """
     for f in (0.03, 0.1, 0.3):
-        for q in (0.0, 0.75):
-            low, high = limits(drawn(background, gain, f, q, seed=4), "conditional", 0.05)
-            slack = 5 * math.sqrt(0.94 * 0.06 / len(low))
-            assert held((low, high), q) >= 0.94 - slack, (f, q)
+        for q in (0.0, 0.4, 0.75, 1.0):
+            counts = drawn(background, gain, f, q, seed=4)
+            low, high = limits(counts, "conditional", 0.05, keys=keys)
+            if len(low) < N // 20:
+                continue
+            slack = 5 * math.sqrt(0.95 * 0.05 / len(low))
+            least, most = (0.96, 0.99) if q == 1 else (0.938, 0.97)
+            assert least - slack <= held((low, high), q) <= most + slack, (f, q, held((low, high), q))
 
 
 def fieller(counts: Counts) -> tuple[Floats, Floats]:
@@ -247,18 +258,20 @@ def test_fiellers_intervals_are_noticed(background: float, gain: float, f: float
     assert held(new, q) >= 0.94 - 5 * math.sqrt(0.94 * 0.06 / len(new[0]))
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1.0, 5.0), (-1.0, 3.0)])
-@pytest.mark.parametrize("background", [0.6, 1.5, 10.0])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1.0, 5.0), (-1.0, 3.0), (-5.0, -1.0)])
+@pytest.mark.parametrize("background", [0.3, 1.5, 10.0])
 def test_means_of_ranges_that_are_not_symmetric(low: float, high: float, background: float) -> None:
-    """Votes for and against have different weights: at least 92% and at most 99%."""
+    """Votes for and against have different weights: at least 94% and at most 97%, with room for both signs."""
     values = Range(low, high, (low + high) / 2, (high - low) / 2)
+    both = low < 0 < high and background < 1
     for f, q in ((0.0, 0.0), (0.05, 0.5), (0.3, 0.5)):
         counts = drawn(background, 30.0, f, q, seed=5)
+        truth, nothing = f * (values.center + values.half * q), np.zeros(N)
         levels = np.random.default_rng(99).integers(0, 64, N)
-        nothing = np.zeros(N)
         ends = Wanted("mean", 0.05, values, levels).limits(counts, nothing, nothing, nothing > 0)
-        truth = f * (values.center + values.half * q)
-        assert 0.92 - SLACK <= held(ends, truth) <= 0.99 + SLACK, (f, held(ends, truth))
+        assert (0.925 if both else 0.94) - SLACK <= held(ends, truth) <= 0.97 + SLACK, (f, held(ends, truth))
+        safe = Wanted("mean", 0.05 / 100, values, None).limits(counts, nothing, nothing, nothing > 0)
+        assert held(safe, truth) >= 1 - 0.06 / 100 - 5 * math.sqrt(0.0006 / N)
 
 
 # Which interval, and ties

@@ -157,8 +157,9 @@ def command(
     elif options["frequency"] is not None or options["shares"] is not None:
         raise Refused("--frequency and --shares are about --entries.")
     found = planned(wish, space, model, most_bytes)
-    data["options"] = found.rows()
-    data["chosen"] = found.chosen.as_dict(found.largest)
+    if as_json:
+        data["options"] = found.rows()
+        data["chosen"] = found.chosen.as_dict(found.largest)
     if want_error is not None:
         lines.insert(0, _inverse(data, found.goal, want_error, size, rules))
     if output is not None:
@@ -197,12 +198,13 @@ class _Rules(TypedDict):
 
 def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, rules: _Rules) -> str:
     """How many users, or which epsilon, reach an error."""
-    from hubbub.plan.inverse import epsilon_for, users_for
+    from hubbub.plan.inverse import Inverse
 
     if goal.central_epsilon is not None:
         raise Refused("--want-error works in the local model.")
-    users = data["users_for_error"] = users_for(goal, want_error, size, **rules)
-    epsilon = data["epsilon_for_error"] = epsilon_for(goal, want_error, size, **rules)
+    inverse = Inverse(goal, size, **rules)
+    users = data["users_for_error"] = inverse.users_for(want_error)
+    epsilon = data["epsilon_for_error"] = inverse.epsilon_for(want_error)
     return (
         f"An error of {want_error:g} per key takes {users:,} users at epsilon {goal.epsilon:g}, "
         f"or epsilon {epsilon:.3g} with {goal.users:,} users."

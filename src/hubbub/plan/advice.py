@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hubbub.model.mechanism import Goal, Quantity
 from hubbub.plan.entries import best_entries
-from hubbub.plan.inverse import epsilon_for, users_for
+from hubbub.plan.inverse import Inverse
 from hubbub.plan.ranking import without_sum
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
@@ -66,8 +66,9 @@ def outlook(task: Task, estimate: Estimate) -> str:
     keys = estimate.findings.candidates
     goal = goal_of_task(task, "frequency" if share else "mean", estimate.reports, keys)
     error = wanted / width_for(estimate.level, keys)
+    inverse = Inverse(goal, largest)
     try:
-        people = users_for(goal, error, largest)
+        people = inverse.users_for(error)
     except Refused:
         return ""
     what, at = "share" if share else "mean", f"at epsilon {goal.epsilon:g}"
@@ -75,7 +76,7 @@ def outlook(task: Task, estimate: Estimate) -> str:
     if wanted / largest * estimate.reports < _FEW:
         return f"{advice}."
     try:
-        return f"{advice}, or epsilon {epsilon_for(goal, error, largest):.3g} with as many as now."
+        return f"{advice}, or epsilon {inverse.epsilon_for(error):.3g} with as many as now."
     except Refused:
         return f"{advice}, and with as many as now no epsilon up to 8 would do."
 

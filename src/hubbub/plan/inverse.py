@@ -3,53 +3,49 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hubbub.model.mechanism import Goal
-from hubbub.plan.ranking import pick, rank
+from hubbub.plan.ranking import Option, pick, rank
 from hubbub.primitives.errors import Refused
 
 
-def users_for(
-    goal: Goal,
-    wanted: float,
-    unit_size: float = 1.0,
-    most_bytes: int | None = None,
-    name: str | None = None,
-    best: bool = False,
-) -> int:
-    """How many users bring the error per key of what would be taken down to `wanted`; see `rank` and `pick`."""
-    _check_wanted(wanted)
-    taken = pick(rank(goal, unit_size, most_bytes, name), best)
-    if taken.mechanism is None:
-        raise Refused(f"Not {taken.name}: {taken.reason}.")
-    if goal.quantity == "sum":
-        raise Refused("The error of a sum grows with the users; ask for the error of the mean.")
-    return math.ceil(goal.users * (taken.error / wanted) ** 2)
+@dataclass(frozen=True)
+class Inverse:
+    """The error per key of what would be taken for a goal (`rank`, `pick`), and what it takes to bring it down."""
 
+    goal: Goal
+    unit_size: float = 1.0
+    most_bytes: int | None = None
+    name: str | None = None
+    best: bool = False
 
-def epsilon_for(
-    goal: Goal,
-    wanted: float,
-    unit_size: float = 1.0,
-    most_bytes: int | None = None,
-    name: str | None = None,
-    best: bool = False,
-) -> float:
-    """The smallest epsilon with which the error per key of what would be taken is at most `wanted`."""
+    def taken(self, epsilon: float) -> Option:
+        """What would be taken with this epsilon."""
+        goal = replace(self.goal, epsilon=epsilon)
+        return pick(rank(goal, self.unit_size, self.most_bytes, self.name), self.best)
 
-    _check_wanted(wanted)
+    def users_for(self, wanted: float) -> int:
+        """How many users bring the error down to `wanted`."""
+        _check_wanted(wanted)
+        taken = self.taken(self.goal.epsilon)
+        if taken.mechanism is None:
+            raise Refused(f"Not {taken.name}: {taken.reason}.")
+        if self.goal.quantity == "sum":
+            raise Refused("The error of a sum grows with the users; ask for the error of the mean.")
+        return math.ceil(self.goal.users * (taken.error / wanted) ** 2)
 
-    def error(epsilon: float) -> float:
-        return pick(rank(replace(goal, epsilon=epsilon), unit_size, most_bytes, name), best).error
-
-    low, high = 0.01, 8.0
-    if error(high) > wanted:
-        raise Refused(f"No epsilon up to {high:g} reaches an error of {wanted:g} with {goal.users:,} users.")
-    while high / low > 1.005:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if error(middle) > wanted else (low, middle)
-    return high
+    def epsilon_for(self, wanted: float) -> float:
+        """The smallest epsilon with which the error is at most `wanted`."""
+        _check_wanted(wanted)
+        low, high = 0.01, 8.0
+        if self.taken(high).error > wanted:
+            people = f"{self.goal.users:,} users"
+            raise Refused(f"No epsilon up to {high:g} reaches an error of {wanted:g} with {people}.")
+        while high / low > 1.005:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.taken(middle).error > wanted else (low, middle)
+        return high
 
 
 def _check_wanted(wanted: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from statistics import NormalDist
 from typing import Any
@@ -56,13 +57,25 @@ class Option:
     server: str = ""
     #: Of a server's core per million reports, about.
     seconds: float = 0.0
-    shuffled: str = ""
+    #: The goal whose crowd this is for, if the guarantee is asked for in the shuffled model.
+    crowd: Goal | None = None
     #: The same mechanism with ever shorter reports and more error.
     shorter: tuple[Option, ...] = ()
 
     @property
     def bytes(self) -> int:
         return self.mechanism.layout.width if self.mechanism else 0
+
+    @cached_property
+    def shuffled(self) -> str:
+        """The guarantee in the shuffled model, in words; "" if it is not asked for."""
+        if self.crowd is None or self.mechanism is None:
+            return ""
+        users, delta = self.crowd.users, self.crowd.delta
+        if self.crowd.messages:
+            messages = exact_messages(self.crowd.messages)
+            return messages_guarantee(self.mechanism, users, messages, delta).words()
+        return shuffled_guarantee(self.mechanism, users, delta).words()
 
     def promise(self, largest: float = 1.0) -> Guarantee:
         """The guarantee of one report, distances in the units of values of which `largest` is the largest."""
@@ -187,10 +200,11 @@ def choose(
 def _best_of(
     kind: type[Mechanism], goal: Goal, unit_size: float, most_bytes: int | None, settings: Mapping[str, Any]
 ) -> Option:
-    local, note = goal, ""
+    local, crowd = goal, None
     try:
         if goal.central_epsilon is not None:
-            local, note, found = _shuffled(kind, goal, most_bytes, settings)
+            crowd = goal
+            local, found = _shuffled(kind, goal, most_bytes, settings)
         else:
             found = offers(kind, goal, settings)
     except Refused as problem:
@@ -213,7 +227,7 @@ def _best_of(
             "fold keys to fewer bits, or set its buckets by hand",
         )
     try:
-        options = [_option(mechanism, goal, local, unit_size, note) for mechanism in fitting]
+        options = [_option(mechanism, goal, local, unit_size, crowd) for mechanism in fitting]
     except ValidationError as problem:
         return Option(kind.name, None, explain(problem))
     first, *others = sorted(options, key=lambda option: option.error)
@@ -224,7 +238,7 @@ def _best_of(
     return replace(first, shorter=tuple(shorter))
 
 
-def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, note: str) -> Option:
+def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, crowd: Goal | None) -> Option:
     error, rare = (math.sqrt(noise(mechanism, local, share)) * unit_size for share in (None, 0.0))
     # A quantile near 1 is taken from below, where doubles are fine enough for any number of keys.
     quantile = NormalDist().inv_cdf
@@ -237,7 +251,7 @@ def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, not
         hashes=mechanism.seeds_per_report * mechanism.max_entries,
         server=_server_cost(mechanism, goal),
         seconds=server_seconds(mechanism, goal),
-        shuffled=note,
+        crowd=crowd,
     )
 
 
@@ -251,7 +265,7 @@ def _too_long(found: Sequence[Mechanism]) -> str:
 
 def _shuffled(
     kind: type[Mechanism], goal: Goal, most_bytes: int | None, settings: Mapping[str, Any]
-) -> tuple[Goal, str, list[Mechanism]]:
+) -> tuple[Goal, list[Mechanism]]:
     """The goal with the local epsilon that shuffling turns into the wanted central one, and the mechanism that does.
 
     Shuffling amplifies guarantees of whole records only, which are the ones to look for, whatever unit is asked. A
@@ -259,7 +273,7 @@ def _shuffled(
     """
     pure = replace(goal, unit="record", distance=None, delta=0.0)
     if not offers(kind, pure, settings):
-        return pure, "", []
+        return pure, []
     searched = (goal.share > 0 or goal.messages > 0) and "buckets" in kind.model_fields and not settings
     if not searched:
         best = _hidden(kind, pure, goal.delta, most_bytes, settings)
@@ -277,11 +291,7 @@ def _shuffled(
             raise refusal
         chosen = min(found, key=lambda mechanism: noise(mechanism, pure)).model_dump()["buckets"]
         best = _hidden(kind, pure, goal.delta, most_bytes, {"buckets": chosen}, _EXACTLY)
-    if goal.messages:
-        promise = messages_guarantee(best, goal.users, exact_messages(goal.messages), goal.delta)
-    else:
-        promise = shuffled_guarantee(best, goal.users, goal.delta)
-    return replace(pure, epsilon=best.epsilon), promise.words(), [best]
+    return replace(pure, epsilon=best.epsilon), [best]
 
 
 def _hidden(

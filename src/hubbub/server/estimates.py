@@ -13,15 +13,13 @@ import numpy as np
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Quantity, Refinement
-from hubbub.primitives.arrays import Bools, Floats, Int64s
+from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell
-from hubbub.server.cases import Range
 from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
-from hubbub.server.findings import Findings, floor_for, side_of, strength, towards, width_for
-from hubbub.server.intervals import Wanted, tie_levels
-from hubbub.server.quantities import of_messages, read_quantity
+from hubbub.server.findings import Findings
+from hubbub.server.quantities import Question, answer
 from hubbub.server.truncation import (
     Truncation,
     corrected,
@@ -299,82 +297,31 @@ def estimate(
             f"{state.count} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
         )
     quantity = offered_quantity(task, quantity)
-    if keys is None:
-        ids = task.keys.all_ids()
-        names = tuple(task.keys.name_of(place) for place in range(task.keys.count))
-    else:
-        asked = [keys] if isinstance(keys, str | int) else list(keys)
-        ids, names = task.keys.ids_of(asked), tuple(str(key) for key in asked)
-    apart = width_for(level, len(names))
-    width = apart if simultaneous else width_for(level)
-    moments = task.mechanism.moments(state, task.keys, ids)
-    moments = of_messages(moments, state.count) if task.messages else moments
-    notes = list(task.mechanism.remarks)
-    if task.keys.kind == "folded":
-        notes.append(
-            f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
-            f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
-        )
-    base: Quantity = quantity
-    if quantity == "sum":
-        base = "mean" if "mean" in task.mechanism.quantities else "frequency"
-    value, error, low, high, unknown = read_quantity(task, moments, base, width)
-    side, floor = side_of(task, quantity), floor_for(task, base, state.count, apart)
-    if quantity == "conditional":
-        assert moments.frequency is not None
-        assert moments.frequency_variance is not None
-        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), side)
-    else:
-        significance = strength(value, error, side)
-    if moments.counts is not None and names:
-        wanted = Wanted(
-            base,
-            (1 - level) / (len(names) if simultaneous else 1),
-            Range(task.low, task.high, task.scale.center, task.scale.half),
-            None if simultaneous else tie_levels(moments.counts, state, ids),
-            1 if simultaneous else len(names),
-        )
-        low, high = wanted.limits(moments.counts, low, high, unknown)
-        low, high = np.minimum(low, value), np.maximum(high, value)
-        significance = towards(wanted.surprise(moments.counts), side)
-        silent = int((np.asarray(moments.counts.reports) == 0).sum())
-        if silent:
-            notes.append(
-                f"{silent:,} keys were in no report: nothing is known about them, their value is given as 0."
-            )
-    how = refine or task.mechanism.refinement
-    if how != "none":
-        from hubbub.server.recovery.refine import Columns, refined
-
-        better = refined(task, state, ids, base, how, width, Columns(value, error, low, high))
-        value, error, low, high = better.value, better.error, better.low, better.high
-        notes += better.notes
-        significance = strength(value, error, side)
-        floor = apart * float(np.median(error)) if len(error) else floor
-    flagged = ~(significance > apart)
     counted = truncation_in_reports(task, state)
     if correct and counted is None:
         raise Refused(
             "Lengths were not counted: only estimates of a task with count_lengths can be corrected."
         )
+    ids, names = _asked(task, keys)
+    question = Question(ids, quantity, level, simultaneous, refine or task.mechanism.refinement)
+    found = answer(task, state, question)
+    columns, floor, notes = found.columns, found.floor, [*_remarks(task), *found.notes]
     if correct and counted is not None and quantity != "conditional":
-        value, error, low, high = corrected((value, error, low, high), counted, width)
+        columns = corrected(columns, counted, question.width)
         floor /= 1 - counted.lost
         notes.append(corrected_words(counted))
     truncation = truncation or counted
     notes += _truncation_notes(task, truncation)
     if quantity == "sum":
-        value, error, low, high = (state.count * column for column in (value, error, low, high))
-        floor *= state.count
-    if unknown.any():
+        value, error, low, high = (state.count * column for column in columns)
+        columns, floor = (value, error, low, high), floor * state.count
+    if found.unknown.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
+    flagged = ~(found.significance > question.apart)
     return Estimate(
         names,
-        value,
-        error,
-        low,
-        high,
-        significance,
+        *columns,
+        found.significance,
         quantity,
         level,
         simultaneous,
@@ -386,6 +333,25 @@ def estimate(
         truncation,
         task,
     )
+
+
+def _asked(task: Task, keys: Sequence[str | int] | str | int | None) -> tuple[UInt64s, tuple[str, ...]]:
+    """Ids and names of the asked keys, or of all keys of a closed vocabulary."""
+    if keys is None:
+        return task.keys.all_ids(), tuple(task.keys.name_of(place) for place in range(task.keys.count))
+    asked = [keys] if isinstance(keys, str | int) else list(keys)
+    return task.keys.ids_of(asked), tuple(str(key) for key in asked)
+
+
+def _remarks(task: Task) -> list[str]:
+    """What is said beside all estimates of a task."""
+    notes = list(task.mechanism.remarks)
+    if task.keys.kind == "folded":
+        notes.append(
+            f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
+            f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
+        )
+    return notes
 
 
 def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:

@@ -1,19 +1,100 @@
-"""What is asked for, from what a mechanism measures: frequency, mean or conditional mean in the units of the task."""
+"""A quantity for some keys, in the units of the task: value, error, interval, and how far it is from noise."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hubbub.model.mechanism import Moments, Quantity
-from hubbub.primitives.arrays import Bools, Floats
+from hubbub.model.mechanism import Moments, Quantity, Refinement
+from hubbub.primitives.arrays import Bools, Floats, UInt64s
+from hubbub.server.cases import Range
+from hubbub.server.findings import floor_for, side_of, strength, towards, width_for
+from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.quotients import least_named
 
 if TYPE_CHECKING:
+    from hubbub.model.state import State
     from hubbub.protocol.task import Task
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about which keys: intervals of which level, for single keys or for all together."""
+
+    ids: UInt64s
+    quantity: Quantity
+    level: float
+    simultaneous: bool
+    refine: Refinement
+
+    @cached_property
+    def apart(self) -> float:
+        """Standard errors from 0 of what stands out among these keys."""
+        return width_for(self.level, len(self.ids))
+
+    @cached_property
+    def width(self) -> float:
+        """Half of an interval, in standard errors."""
+        return self.apart if self.simultaneous else width_for(self.level)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Value, error, low and high; how far from noise each key is, the least that stands out, and what is unknown."""
+
+    columns: tuple[Floats, Floats, Floats, Floats]
+    significance: Floats
+    floor: float
+    unknown: Bools
+    notes: tuple[str, ...]
+
+
+def answer(task: Task, state: State, question: Question) -> Answer:
+    """From the state of all reports; of a sum, what it is a multiple of: the mean, or the frequency."""
+    base, names = question.quantity, len(question.ids)
+    if base == "sum":
+        base = "mean" if "mean" in task.mechanism.quantities else "frequency"
+    moments = task.mechanism.moments(state, task.keys, question.ids)
+    moments = of_messages(moments, state.count) if task.messages else moments
+    value, error, low, high, unknown = normal_limits(task, moments, base, question.width)
+    side = side_of(task, question.quantity)
+    floor, notes = floor_for(task, base, state.count, question.apart), []
+    if base == "conditional":
+        assert moments.frequency is not None
+        assert moments.frequency_variance is not None
+        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), side)
+    else:
+        significance = strength(value, error, side)
+    if moments.counts is not None and names:
+        wanted = Wanted(
+            base,
+            (1 - question.level) / (names if question.simultaneous else 1),
+            Range(task.low, task.high, task.scale.center, task.scale.half),
+            None if question.simultaneous else tie_levels(moments.counts, state, question.ids),
+            1 if question.simultaneous else names,
+        )
+        low, high = wanted.limits(moments.counts, low, high, unknown)
+        low, high = np.minimum(low, value), np.maximum(high, value)
+        significance = towards(wanted.surprise(moments.counts), side)
+        silent = int((np.asarray(moments.counts.reports) == 0).sum())
+        if silent:
+            notes.append(
+                f"{silent:,} keys were in no report: nothing is known about them, their value is given as 0."
+            )
+    if question.refine != "none":
+        from hubbub.server.recovery.refine import Columns, refined
+
+        plain = Columns(value, error, low, high)
+        better = refined(task, state, question.ids, base, question.refine, question.width, plain)
+        value, error, low, high = better.value, better.error, better.low, better.high
+        notes += better.notes
+        significance = strength(value, error, side)
+        floor = question.apart * float(np.median(error)) if len(error) else floor
+    return Answer((value, error, low, high), significance, floor, unknown, tuple(notes))
 
 
 def of_messages(moments: Moments, reports: int) -> Moments:
@@ -40,7 +121,7 @@ def of_messages(moments: Moments, reports: int) -> Moments:
     return found
 
 
-def read_quantity(
+def normal_limits(
     task: Task, moments: Moments, quantity: Quantity, width: float
 ) -> tuple[Floats, Floats, Floats, Floats, Bools]:
     """value, error, low, high and flags of a quantity in the units of the task."""
