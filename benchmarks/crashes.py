@@ -188,8 +188,10 @@ def kill(service: subprocess.Popen[bytes], processes: int, chance: random.Random
     """Kill the service; of several processes any one of them, and a moment later the parent."""
     children = Path(f"/proc/{service.pid}/task/{service.pid}/children")
     if processes > 1:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(chance.choice(children.read_text().split())), signal.SIGKILL)
+        found = children.read_text().split()  # none, if the parent has only just begun
+        if found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(chance.choice(found)), signal.SIGKILL)
         time.sleep(chance.uniform(0, 2))
     orphans = [Path("/proc") / pid for pid in children.read_text().split()]
     service.send_signal(signal.SIGKILL)

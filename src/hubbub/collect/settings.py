@@ -23,7 +23,9 @@ class Settings(BaseModel):
     queue: int = Field(2000, gt=0, description="batches that may wait for the store, then 429")
     memory: int = Field(256 << 20, gt=0, description="bytes of uploads held in memory at a time, then 429")
     memory_per_token: int = Field(128 << 20, gt=0, description="the same, of uploads with one token")
-    uploads_per_token: int = Field(512, gt=0, description="uploads under way with one token, then 429")
+    uploads_per_token: int = Field(
+        512, gt=0, description="batches of one token that wait, or bodies of it on their way"
+    )
     patience: float = Field(30.0, gt=0, description="seconds that the store may take for a batch, then 503")
     body_grace: float = Field(15.0, gt=0, description="seconds before a body has to keep its pace, then 408")
     slowest_body: int = Field(32 << 10, gt=0, description="bytes that must come in each second after that")

@@ -5,6 +5,7 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 - It cannot read. Items are sealed for the collector (`hubbub.protocol.sealing`); no private key is here.
 - It keeps items only: no sender, no address, no time, no batch of origin. They are stored in random places, so that
   not even the order in which they came is on disk, nor which of them came together (`hubbub.collect.staging`).
+- It takes items only for keys that the collector has (`hubbub.collect.known_keys`); others would wait for ever.
 - A crowd leaves when at least `crowd` items of one period and for one key wait, never before and not at shutdown, as
   one batch in an order drawn from the operating system's generator, every order being equally likely. No crowd holds
   items of two periods, so no person has more reports in it than the task's `reports_per_period`, or for two keys,
