@@ -47,7 +47,7 @@ def test_a_notebook_runs_and_shows_what_is_written_down(path: Path, tmp_path: Pa
     now = module.executed(path, tmp_path)
     pairs = [pair for pair in zip(written.cells, now.cells, strict=True) if pair[0].cell_type == "code"]
     for before, after in pairs:
-        assert shown(before) == shown(after), before.source
+        assert shown(before) == shown(after), f"run scripts/run_notebooks.py: {before.source}"
     drawn = sum("image/png" in kinds for _, after in pairs for kinds, _ in shown(after))
     assert drawn >= 1
     assert any("assert " in before.source for before, _ in pairs)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import csv
-import re
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hubbub.experiments.catalogue import catalogue
-from hubbub.experiments.runner import Request
 from hubbub.experiments.verdicts import bounded, claimed, printed, stated
 
-PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "reproduction").glob("*.md"))
-#: Columns that are empty where nothing applies; elsewhere an empty cell is a column that a row does not have.
-EMPTY = {"distance": None, "picked": None}
+
+def script() -> Any:
+    """scripts/reproduction_pages.py as a module."""
+    path = Path(__file__).resolve().parents[2] / "scripts" / "reproduction_pages.py"
+    spec = importlib.util.spec_from_file_location("reproduction_pages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCRIPT = script()
+PAGES = sorted(SCRIPT.PAGES.glob("*.md"))
 
 
 def verdict(*arguments: Any, **options: Any) -> str:
@@ -53,34 +61,13 @@ def test_what_is_said_in_round_numbers() -> None:
     assert stated("x", "flat", "9", False, "y").verdict == "differs: y"
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of a page, as they were when it was made."""
-
-    def value(text: str) -> Any:
-        for kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
-        return {"True": True, "False": False}.get(text, text)
-
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            {name: value(text) if text else None for name, text in row.items() if text or name in EMPTY}
-            for row in csv.DictReader(file)
-        ]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_what_its_rows_say(page: Path) -> None:
     """Words, numbers and verdicts; nothing differs without a reason."""
     text = page.read_text(encoding="utf-8")
-    made = re.search(r"Made by `hubbub reproduce (\S+) --(quick|full)( --data FOLDER)?`", text)
-    assert made
-    found = catalogue()[made[1]]
-    request = Request(made[2] == "quick", Path("FOLDER") if made[3] else None)
-    rows = rows_of(page.with_suffix(".csv"))
-    assert found._page(rows, request) == text
+    found, request = SCRIPT.made_by(text)
+    rows = SCRIPT.rows_of(page)
+    assert found._page(rows, request) == text, "words have changed: run scripts/reproduction_pages.py"
     verdicts = [each.verdict for each in found.published(rows)]
     assert not any("no reason" in each for each in verdicts)
     assert all(each.startswith(("agrees", "holds", "differs")) for each in verdicts)
