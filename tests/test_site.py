@@ -89,7 +89,8 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(site: P
 
 def test_every_page_is_on_the_site(site: Path) -> None:
     """With those that are beside docs/."""
-    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    found = (path for ending in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{ending}"))
+    pages = [path.relative_to(ROOT / "docs") for path in found]
     pages += [Path(f"{name}.md") for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG")]
     assert [page for page in pages if not (site / page.with_suffix(".html")).exists()] == []
     menu = (site / "index.html").read_text(encoding="utf-8")
@@ -102,11 +103,25 @@ def test_what_is_public_is_in_the_reference(site: Path) -> None:
     reference = (site / "api.html").read_text(encoding="utf-8")
     anchors = Links(site / "api.html").anchors
     for name in set(hubbub.__all__) - {"__version__"}:
-        home = getattr(hubbub, name).__module__
+        # `plan` is a package that can be called; what it calls is in the reference.
+        home = "hubbub.plan.overview" if name == "plan" else getattr(hubbub, name).__module__
         assert f"{home}.{name}" in anchors, name
     assert "hubbub.device.client.Client.report" in anchors
     assert "One private report of a record" in reference
     assert not any(name.rpartition(".")[2].startswith("_") for name in anchors if name.startswith("hubbub."))
+
+
+def test_notebooks_are_pages_with_what_came_out(site: Path) -> None:
+    for path in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", ())]
+        drawn = sum("image/png" in output for output in outputs)
+        assert page.count('src="data:image/png;base64,') == drawn > 0
+        assert page.count('class="outcome"') == sum(
+            {"image/png", "text/html"} & output.keys() != set() for output in outputs
+        )
+        assert "local model" in page
 
 
 def test_it_can_be_searched(site: Path) -> None:

@@ -100,6 +100,8 @@ def test_every_kind_of_table_is_the_command(
 def test_whole_numbers_name_users_and_keys() -> None:
     frame = pandas.DataFrame({"u": [10, 9, 9], "k": [3, 3, 12]})
     found = hubbub.run(frame, **SETS)
+    assert hubbub.run(frame, **SETS, vocabulary=[3, 12, 99]).keys == ("3", "12", "99")  # type: ignore[list-item]
+    assert hubbub.plan(keys=np.int64(9), max_entries=1).goal.keys == 9
     assert found.keys == ("3", "12")
     assert found[12] == found["12"]
     assert found.reports == 2
@@ -213,6 +215,29 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "an empty range": (
         lambda: hubbub.run({"a": {"x": 1.0}}, epsilon=1.0, max_entries=2, range=(1, 1)),
         "empty",
+    ),
+    "half a range": (
+        lambda: hubbub.run({"a": {"x": 1.0}}, epsilon=1.0, max_entries=2, range=(1,)),  # type: ignore[arg-type]
+        "A range is two numbers",
+    ),
+    "a range of text": (
+        lambda: hubbub.run({"a": {"x": 1.0}}, epsilon=1.0, max_entries=2, range="15"),  # type: ignore[arg-type]
+        "A range is two numbers",
+    ),
+    "epsilon as text": (
+        lambda: hubbub.run(PANDAS, **{**SETS, "epsilon": "1"}),
+        "epsilon is a number, not '1'",
+    ),
+    "entries as text": (
+        lambda: hubbub.run(PANDAS, **{**SETS, "max_entries": "2"}),
+        "max_entries is a number",
+    ),
+    "no such quantity": (lambda: hubbub.run(PANDAS, **SETS, quantity="freq"), "freq"),  # type: ignore[arg-type]
+    "no such unit": (lambda: hubbub.run(PANDAS, **SETS, unit="person"), "person"),  # type: ignore[arg-type]
+    "no level": (lambda: hubbub.run(PANDAS, **SETS, level=95), "level"),
+    "no such parameter": (
+        lambda: hubbub.run(PANDAS, **SETS, mechanism="collision", settings={"flavour": 3}),
+        "flavour",
     ),
     "no privacy": (lambda: hubbub.run(PANDAS, **{**SETS, "epsilon": 0.0}), "epsilon"),
     "no mechanism": (lambda: hubbub.run(PANDAS, **SETS, mechanism="telepathy"), "telepathy"),

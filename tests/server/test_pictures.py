@@ -124,7 +124,10 @@ def release(**goal: Any) -> hubbub.Release:
     [
         (lambda: small_task("collision", 12), ["collision", "12 keys", "local model"]),
         (lambda: small_task().guarantee, ["epsilon = 1 per record"]),
-        (lambda: hubbub.plan(keys=100, max_entries=4), ["sketch_response", "Not coco", "local model"]),
+        (
+            lambda: hubbub.plan(keys=100, max_entries=4),
+            ["sketch_response", "coco is for signed values", "local model"],
+        ),
         (
             lambda: release(vocabulary=("<i>a</i>", "b", "c")),
             ["<i>a</i>", "central model", "nothing here is private"],

@@ -127,7 +127,8 @@ class Outcome:
         head = ("key", "", "truth", "estimate", f"{100 * self.estimate.level:g}% interval", "")
         said = [f"{self.estimate.quantity}: truth against estimate (simulated)", *self.estimate.warnings]
         closing = [*self.closing(), self.estimate.guarantee.words()]
-        return whole(*map(paragraph, said), table(head, lines), *map(paragraph, closing))
+        found = table(head, lines, [row["flagged"] for row in rows])
+        return whole(*map(paragraph, said), found, *map(paragraph, closing))
 
 
 def simulate(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.device import client
-from hubbub.model.guarantee import Guarantee
+from hubbub.model.guarantee import Guarantee, Unit
+from hubbub.model.mechanism import Quantity
 from hubbub.model.record import Entries, Summary
 from hubbub.plan.advice import advised
 from hubbub.plan.proposal import Wish, span_for
@@ -46,14 +47,21 @@ def run(
     max_entries: int,
     range: tuple[float, float] | None = None,
     vocabulary: Iterable[str] | str | Path | None = None,
-    users: int | None = None,
-    mechanism: str | None = None,
-    name: str | None = None,
+    quantity: Quantity | None = None,
     level: float = 0.95,
     simultaneous: bool = False,
+    mechanism: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    best: bool = False,
+    unit: Unit = "record",
+    distance: float | None = None,
+    delta: float = 0.0,
+    family: Literal["walsh", "prf"] = "walsh",
+    users: int | None = None,
+    count_lengths: bool = False,
     correct: bool = False,
+    name: str | None = None,
     watch: Watch = unwatched,
-    **wish: Any,
 ) -> Estimate:
     """From a table to private estimates in one call, the same as the command `hubbub run`.
 
@@ -64,19 +72,33 @@ def run(
     a record is a mapping from key to value or a collection of keys. Without values, records are sets.
 
     `epsilon`, `max_entries` and, for values, their `range` are decided before looking at the data. `vocabulary` lists
-    all keys (or is a file with one per line); left out, the keys in the table are taken as publicly known. `mechanism`
-    names one; left out, the planner chooses. What else can be wished for are the fields of `Wish`: quantity, unit,
-    distance, delta, family, count_lengths, settings, best.
+    all keys (or is a file with one per line); left out, the keys in the table are taken as publicly known. `quantity`,
+    left out, is the usual one: shares for sets; for values the mean, or the mean among those who have the key where 0
+    is not the middle of the range. `mechanism` names one, whose parameters `settings` may fix; left out, the planner
+    chooses, with `best` whatever the length of the report. `unit`, `distance` and `delta` are those of `Guarantee`.
 
     Every record is privatized with secret coins, packed, aggregated and estimated. Whoever calls this has the table:
     the guarantee is about the estimates. What happened to the input is in `summary`, what was chosen in `task`.
     """
-    if correct and not wish.get("count_lengths"):
+    if correct and not count_lengths:
         raise Refused(
             "Correcting needs lengths to be counted: --count-lengths, or in Python count_lengths=True."
         )
     valued = has_values(table, value)
-    wished = Wish(epsilon, max_entries, span_for(range, valued), mechanism=mechanism, **wish)
+    wished = Wish(
+        epsilon,
+        max_entries,
+        span_for(range, valued),
+        quantity,
+        unit,
+        distance,
+        delta,
+        family,
+        count_lengths=count_lengths,
+        mechanism=mechanism,
+        settings=settings or {},
+        best=best,
+    )
     title = name or (Source.of(table).stem if isinstance(table, str | Path | Source) else "table")
     if mechanism is not None:
         # What could not be estimated of two keys is refused before anything is read.
@@ -85,7 +107,11 @@ def run(
     if vocabulary is None:
         keys = rows.keys
     else:
-        keys = read_vocabulary(vocabulary) if isinstance(vocabulary, str | Path) else list(vocabulary)
+        keys = (
+            read_vocabulary(vocabulary)
+            if isinstance(vocabulary, str | Path)
+            else [str(name) for name in vocabulary]
+        )
     wished = replace(wished, users=max(rows.users, 1) if users is None else users)
     task = wished.task(title, {"kind": "closed", "vocabulary": keys})
     quantity = offered_quantity(task, wished.quantity_for(task))

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from hubbub.engines.pool import belong_to_parent
+from hubbub.experiments.verdicts import Compared
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import Refused
 
 Row = dict[str, Any]
-#: What a page compares: what it is, what was printed, what came out here.
-Comparison = list[tuple[str, float, float]]
+#: What a page compares, each with a verdict.
+Comparison = list[Compared]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Experiment:
     plot: Callable[[Sequence[Row], Path], None] | None = None
     summarize: Callable[[list[Row]], list[Row]] = lambda rows: rows
     published: Callable[[Sequence[Row]], Comparison] = lambda rows: []
+    #: What the numbers beside ours are: printed in the paper, or worked out from its formulas.
+    theirs: str = "published"
     remarks: str | Callable[[Sequence[Row]], str] = ""
 
     def run(
@@ -111,8 +114,8 @@ class Experiment:
             lines += ["", f"![{self.title}]({self.name}.png)"]
         compared = self.published(rows)
         if compared:
-            lines += ["", "| | published | here |", "|---|---|---|"]
-            lines += [f"| {what} | {theirs:g} | {ours:.4g} |" for what, theirs, ours in compared]
+            lines += ["", f"| | {self.theirs} | here | verdict |", "|---|---|---|---|"]
+            lines += [each.line() for each in compared]
         remarks = self.remarks(rows) if callable(self.remarks) else self.remarks
         return "\n".join(lines + (["", remarks] if remarks else [])) + "\n"
 

@@ -230,8 +230,8 @@ def experiments() -> list[Experiment]:
         "Bounds on shuffling, Collision with four entries (Wang et al., Figure 2)",
         lambda request: [Job(shuffle_bounds, {"epsilons": few if request.quick else many})],
         draw,
-        remarks="The curve of the paper's Theorem 5 is drawn as published; it is not an upper bound for t > 2s. "
-        'The column "saved" compares hubbub\'s proven bound with the best earlier proven one.',
+        published=wang_pages.saved_budget,
+        remarks=wang_pages.about_bounds,
     )
     parts = {number: setting.part(number) for setting in SETTINGS for number in setting.figures}
     return [shuffle, *(setting.whole for setting in SETTINGS), *(parts[number] for number in sorted(parts))]

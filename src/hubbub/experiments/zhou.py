@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hubbub.experiments import zhou_pages
+from hubbub.experiments import zhou_claims, zhou_pages
 from hubbub.experiments.accuracy import collected, coverage, largest_error, mean_square_error, seed_of
 from hubbub.experiments.datasets import PUBLISHED, load
 from hubbub.experiments.runner import Experiment, Job, Request, Row, averaged
@@ -337,7 +337,9 @@ def experiments() -> list[Experiment]:
             lambda request, unit=unit: _points(unit, request),  # type: ignore[misc]
             zhou_pages.draw_panels,
             summary,
+            zhou_claims.CLAIMS[unit],
             remarks=zhou_pages.about_figure,
+            theirs="the text",
         )
         for number, what, unit in ((1, "hiding the record", "record"), (2, "hiding an entry", "entry"))
     ]
@@ -347,7 +349,9 @@ def experiments() -> list[Experiment]:
         _distances,
         zhou_pages.draw_panels,
         summary,
+        zhou_claims.CLAIMS["l1"],
         remarks=zhou_pages.about_figure,
+        theirs="the text",
     )
     tables = [
         Experiment(

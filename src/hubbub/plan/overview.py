@@ -17,11 +17,11 @@ from hubbub.protocol.task import Task
 
 Trust = Literal["local", "shuffled"]
 
-MEANINGS = (
+ERRORS = (
     "error: standard error of a rare key; largest: median of the largest error of all keys; detectable: smallest "
-    "true value that stands out from zero among all keys (95%); hashes: per report on the device; state: "
-    "what the server holds."
+    "true value that stands out from zero among all keys (95%)"
 )
+MEANINGS = f"{ERRORS}; hashes: per report on the device; state: what the server holds."
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,17 @@ class Plan:
 
     def closing(self, how: str = "best=True") -> list[str]:
         """What is said below the table: what is taken and promised, and why the others are not in it."""
-        said = []
-        if self.chosen.mechanism is not None:
-            said.append(f"{self.verdict(how)} {self.chosen.promise(self.largest).words()}")
-            said += [self.chosen.shuffled] if self.chosen.shuffled else []
-        return said + [
-            f"Not {option.name}: {option.reason}" for option in self.options if option.mechanism is None
-        ]
+        return [*self._taken(how), *(f"Not {option.name}: {option.reason}" for option in self._unsuitable)]
+
+    def _taken(self, how: str = "best=True") -> list[str]:
+        if self.chosen.mechanism is None:
+            return []
+        said = f"{self.verdict(how)} {self.chosen.promise(self.largest).words()}"
+        return [said, self.chosen.shuffled] if self.chosen.shuffled else [said]
+
+    @property
+    def _unsuitable(self) -> list[Option]:
+        return [option for option in self.options if option.mechanism is None]
 
     def __str__(self) -> str:
         """The ranking as a table of text."""
@@ -111,8 +115,10 @@ class Plan:
             for option in self.suitable
         ]
         head = ("mechanism", "", "error per key", "largest error", "detectable", "bytes")
-        parts = [paragraph(self.title()), table(head, rows), paragraph(MEANINGS)]
-        return whole(*parts, *(paragraph(line) for line in self.closing()))
+        parts = [paragraph(self.title()), table(head, rows), paragraph(f"{ERRORS}.")]
+        others = "; ".join(f"{option.name} {option.reason}" for option in self._unsuitable)
+        said = [*self._taken(), *([f"Not suitable: {others}."] if others else [])]
+        return whole(*parts, *map(paragraph, said))
 
 
 def plan(
@@ -141,7 +147,10 @@ def plan(
     of the least error, or with `best` the least error itself; `mechanism` looks at one alone.
     """
     space: dict[str, Any] = {"kind": "closed"}
-    space |= {"size": keys} if isinstance(keys, int) else {"vocabulary": list(keys)}
+    if isinstance(keys, Iterable):
+        space["vocabulary"] = [str(key) for key in keys]
+    else:
+        space["size"] = int(keys)
     wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
     return planned(replace(wish, mechanism=mechanism), space, model, most_bytes)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from numbers import Real
+from typing import Any, Literal, get_args
 
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.guarantee import Guarantee, Unit
@@ -17,6 +18,8 @@ from hubbub.protocol.task import Task
 
 #: Parameters of mechanisms that a wish has fields for.
 _OWN = ("name", "epsilon", "max_entries")
+#: What may be asked for by name.
+_CHOICES = {"quantity": (None, *get_args(Quantity)), "unit": get_args(Unit), "family": ("walsh", "prf")}
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,20 @@ class Wish:
     best: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("epsilon", "max_entries", "delta", "users"):
+            if not isinstance(getattr(self, name), Real):
+                raise Refused(f"{name} is a number, not {getattr(self, name)!r}.")
+        for name, offered in _CHOICES.items():
+            if getattr(self, name) not in offered:
+                raise Refused(
+                    f"{name} is one of {', '.join(filter(None, offered))}, not {getattr(self, name)!r}."
+                )
         if self.span is not None:
+            if not isinstance(self.span, Sequence) or [isinstance(end, Real) for end in self.span] != [
+                True,
+                True,
+            ]:
+                raise Refused(f"A range is two numbers, (LOW, HIGH), not {self.span!r}.")
             low, high = self.span
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise Refused(f"The value range {low:g}:{high:g} is empty or infinite.")

@@ -85,7 +85,8 @@ def whisker(low: float, value: float, high: float, span: tuple[float, float], fa
         for place in (at(low), at(high))
     )
     return Markup(
-        f'<svg width="180" height="18" viewBox="0 0 180 18" style="vertical-align:middle">{zero}'
+        '<svg width="180" height="18" viewBox="0 0 180 18" style="width:180px;min-width:180px;vertical-align:middle">'
+        f"{zero}"
         f'<line x1="{at(low)}" x2="{at(high)}" y1="9" y2="9" stroke="{colour}" stroke-width="1.5"/>{ends}'
         f'<circle cx="{at(value)}" cy="9" r="3.5" fill="{colour}"/></svg>'
     )
