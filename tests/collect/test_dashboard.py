@@ -171,7 +171,7 @@ class Reader:
 
     def __init__(self, browser: Browser, board: Board, **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.context.set_default_timeout(10_000)
+        self.context.set_default_timeout(60_000)
         self.complaints: list[str] = []
         self.board = board
         self.page: Page = self.context.new_page()
@@ -212,7 +212,7 @@ def visit(browser: Browser, board: Board, session: Any, request: pytest.FixtureR
     assert reader.complaints == []
 
 
-def wait_until(holds: Any, seconds: float = 15) -> None:
+def wait_until(holds: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
