@@ -78,10 +78,10 @@ class Plan:
     def meanings(self) -> str:
         """What the columns of the ranking are."""
         held = f"a key that {100 * self.goal.share:.3g}% hold" if self.goal.share else "a rare key"
-        rare = " (both for rare keys)" if self.goal.share else ""
+        all_keys = "all keys, which are rare" if self.goal.share else "all keys"
         return (
-            f"error: standard error of {held}; largest: median of the largest error of all keys; detectable: smallest "
-            f"true value that stands out from zero among all keys (95%){rare}"
+            f"error: standard error of {held}; largest: median of the largest error of {all_keys}; detectable: "
+            "smallest true value that stands out from zero among all keys (95%)"
         )
 
     def title(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -275,22 +276,17 @@ def _shuffled(
     if not offers(kind, pure, settings):
         return pure, []
     searched = (goal.share > 0 or goal.messages > 0) and "buckets" in kind.model_fields and not settings
-    if not searched:
-        best = _hidden(kind, pure, goal.delta, most_bytes, settings)
-    else:
-        found: list[Mechanism] = []
-        refusal = Refused("does not fit this goal")
-        for bits in range(1, 21):
-            try:
-                found.append(_hidden(kind, pure, goal.delta, most_bytes, {"buckets": 1 << bits}, _ROUGHLY))
-            except Refused as problem:
-                refusal = problem
-            if len(found) > 2 and noise(found[-1], pure) > noise(found[-2], pure) > noise(found[-3], pure):
-                break
-        if not found:
-            raise refusal
+    found: list[Mechanism] = []
+    for bits in range(1, 21) if searched else ():
+        with suppress(Refused):
+            found.append(_hidden(kind, pure, goal.delta, most_bytes, {"buckets": 1 << bits}, _ROUGHLY))
+        if len(found) > 2 and noise(found[-1], pure) > noise(found[-2], pure) > noise(found[-3], pure):
+            break
+    if found:
         chosen = min(found, key=lambda mechanism: noise(mechanism, pure)).model_dump()["buckets"]
         best = _hidden(kind, pure, goal.delta, most_bytes, {"buckets": chosen}, _EXACTLY)
+    else:
+        best = _hidden(kind, pure, goal.delta, most_bytes, settings)
     return replace(pure, epsilon=best.epsilon), [best]
 
 
