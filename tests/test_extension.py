@@ -136,7 +136,7 @@ def test_the_command_line_lists_it_with_its_parameters(toy: Any) -> None:
     said = succeed("mechanisms")["mechanisms"]["toy"]
     assert said["summary"] == toy.summary
     assert said["parameters"]["shade"] == "a parameter of its own"
-    assert "shade" in run_cli("mechanisms").stdout
+    assert "shade" in run_cli("mechanisms", "--verbose").stdout
 
 
 def test_the_command_line_makes_tasks_of_it(toy: Any, tmp_path: Path) -> None:

@@ -37,13 +37,11 @@ def test_a_mechanism_by_name() -> None:
 
 
 def test_in_words() -> None:
-    result = run_cli("amplify", *COLLISION, "--reports", 10_000)
-    assert result.exit_code == 0
-    assert "epsilon = 1 per record, local model" in result.stdout
-    assert "epsilon = 0.0334776, delta = 1e-06 per record, shuffled model" in result.stdout
-    words = " ".join(result.stdout.split())
-    assert "must not collude" in words
-    assert "10,000 shuffled reports" in words
+    text = prose("amplify", *COLLISION, "--reports", 10_000)
+    assert "epsilon = 1 per record, local model" in text
+    assert "epsilon = 0.0334776, delta = 1e-06 per record, shuffled model" in text
+    assert "must not collude" in text
+    assert "10,000 shuffled reports" in text
 
 
 def test_a_task_file(task_file: Path) -> None:
@@ -114,7 +112,7 @@ def test_a_month_and_a_year_of_a_task(tmp_path: Path, period: str, counts: list[
     assert [promise["epsilon"] for promise in rounds["ahead"].values()] == [
         span["shuffled"]["epsilon"] for span in spans[1:]
     ]
-    printed = run_cli("rounds", tmp_path / "rounds.json", *asked[2:]).stdout
+    printed = prose("rounds", tmp_path / "rounds.json", *asked[2:])
     assert printed.count("of rounds like the last") == len(counts) - 1
 
 

@@ -160,7 +160,8 @@ def _tell(published: Published, output: Path, written: int) -> None:
         f"Queries read about {plan.chosen.reads} cells, roughly {plan.chosen.microseconds:.1f} microseconds "
         "a key in batches."
     )
-    tell(f"Wrote {output}: {written:,} bytes. {published.release.guarantee().words()}")
+    click.echo(f"Wrote {output}: {written:,} bytes.")
+    tell(published.release.guarantee().words())
 
 
 def _tell_holder(published: Published) -> None:
