@@ -221,7 +221,7 @@ def headlines(rows: list[Row]) -> list[Headline]:
         if peer["epsilon"] == 1:
             lines += [
                 Headline("building a release, against OpenDP", times(peer["build"] / own["build"])),
-                Headline("asking a release, against OpenDP", times(peer["query"] / own["query"])),
+                Headline("querying a release, against OpenDP", times(peer["query"] / own["query"])),
             ]
         lines.append(
             Headline(f"error of a release at epsilon {peer['epsilon']:g}: OpenDP over hubbub", error)

@@ -375,7 +375,7 @@ def offers(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any] | None
 def _keys_of(mechanism: Mechanism, goal: Goal) -> Keys:
     """The keys that a task for this goal would have."""
     if goal.open:
-        bits = (goal.keys - 1).bit_length()
+        bits = max(2, (goal.keys - 1).bit_length())
         return Keys(kind="wide") if bits > LARGEST_BITS else Keys(kind="folded", bits=bits)
     codes = goal.keys * (2 if mechanism.sided else 1)
     return Keys(kind="closed", size=goal.keys, bits=bits_for(codes))
