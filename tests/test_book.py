@@ -144,7 +144,7 @@ def test_the_readme_has_the_figures_of_the_kept_rows(bench: ModuleType) -> None:
         for start in (
             "decode of all 1,048,575 keys from 100,000 reports",
             "local hashing on the server, against pure-ldp",
-            "asking a release, against OpenDP",
+            "querying a release, against OpenDP",
             "error of a release at epsilon 1: OpenDP over hubbub",
         )
     )
