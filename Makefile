@@ -41,8 +41,11 @@ $(STAMP): pyproject.toml
 	touch $(STAMP) $(DEMO_STAMP)
 
 $(DEMO_STAMP): pyproject.toml
+	@date +%s > .started
 	$(call environment)
 	$(PIP) -e '.[fast,plots]'
+	@echo "Environment: $$(du -sm $(VENV) | cut -f1) MB, set up in $$(($$(date +%s) - $$(cat .started))) s."
+	@rm .started
 	touch $(DEMO_STAMP)
 
 define environment
