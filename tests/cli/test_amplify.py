@@ -277,7 +277,7 @@ def test_people_who_are_missing_hide_nobody() -> None:
         ((*COLLISION, "--people", 10), "--people is for several messages"),
         ((*COLLISION, *PEOPLE, "--reports", 10), "without --reports"),
         ((*COLLISION, "--reports", 10, "--missing", 1), "--missing goes with --people"),
-        ((*COLLISION,), "Give --reports once"),
+        ((*COLLISION,), "Give --reports or --people"),
     ],
 )
 def test_messages_and_what_they_go_with(arguments: tuple[Any, ...], words: str) -> None:
@@ -302,4 +302,12 @@ def test_a_task_with_several_messages(tmp_path: Path) -> None:
     assert "how many people" in refuse("amplify", path, "--reports", 10_000)
     one = tmp_path / "one.toml"
     task.save(one)
-    assert "messages must be above 0" in refuse("amplify", one, "--people", 10_000)
+    wrong = run_cli("amplify", one, "--people", 10_000)
+    assert (wrong.exit_code, "give --reports" in wrong.output) == (2, True)
+    Task.parse({**task.model_dump(), "mechanism": task.mechanism, "messages": 1, "period": "week"}).save(path)
+    spans = succeed("amplify", path, "--people", 10_000, "--method", "advanced")["over_time"]
+    assert [span["periods"] for span in spans] == [1, 4, 52]
+    losses = [span["shuffled"]["epsilon"] for span in spans]
+    assert losses == sorted(losses)
+    assert losses[0] == pytest.approx(expected, rel=1e-6)
+    assert all(span["local"] is None for span in spans)

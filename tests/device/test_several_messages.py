@@ -13,6 +13,7 @@ from hubbub.device.client import Client, privatize
 from hubbub.device.ledger import Ledger
 from hubbub.model.record import Entries
 from hubbub.primitives.coins import InsecureCoins, SecretCoins, SimulatedSeeds, SystemSeeds
+from hubbub.privacy.compose import Round
 from hubbub.protocol.sealing import sealed_width
 from hubbub.protocol.task import Task
 from hubbub.simulation.populations import distinct_population
@@ -32,7 +33,8 @@ def test_a_task_says_so_and_older_tasks_keep_their_digest(tmp_path: Path) -> Non
     assert Task.load(tmp_path / "t.toml") == TASK
     assert TASK.digest != ONE.digest
     assert "messages" not in ONE.to_toml()
-    assert "a single report" in TASK.guarantee.words()
+    assert "That is for a single report. A device sends 3 on average" in TASK.guarantee.words()
+    assert "nobody has to be trusted" not in TASK.guarantee.words()
 
 
 @pytest.mark.parametrize("messages", [-1, 0.0001, 20_000, float("nan"), float("inf")])
@@ -71,11 +73,11 @@ def test_messages_of_many_records_are_those_of_each() -> None:
 
 def test_records_are_repeated_whole() -> None:
     entries = Entries(np.array([5, 6, 7], np.uint64), np.array([1, 2, 3]), np.array([0, 2, 2, 3]))
-    twice = entries.repeat(np.array([2, 1, 0]))
+    twice = entries.take(np.array([0, 0, 1]))
     assert twice.ids.tolist() == [5, 6, 5, 6]
     assert twice.values.tolist() == [1, 2, 1, 2]
     assert twice.offsets.tolist() == [0, 2, 4, 4]
-    assert len(entries.repeat(np.array([0, 0, 0]))) == 0
+    assert len(entries.take(np.zeros(0, np.int64))) == 0
 
 
 def test_nobody_at_all() -> None:
@@ -102,3 +104,25 @@ def test_a_ledger_that_was_tampered_with_is_refused(tmp_path: Path) -> None:
     (tmp_path / "ledger").write_text(json.dumps(book))
     with refused("is not a ledger"):
         ledger.sealed(TASK, ["1"], public)
+
+
+def test_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long records with many messages are worked on piece by piece: as many messages, and what was lost said once."""
+    entries = distinct_population(50, 10, 4, seed=1).entries
+    before, summary = privatize(TASK, entries, InsecureCoins(1), SimulatedSeeds(2))
+    monkeypatch.setattr("hubbub.device.client._MOST_ENTRIES", 7)
+    after, same = privatize(TASK, entries, InsecureCoins(1), SimulatedSeeds(2))
+    assert len(before) == len(after) > 0
+    assert summary == same
+    assert summary.sampled_records == int((np.diff(entries.offsets) > 2).sum())
+
+
+def test_weights_that_are_none_hide_nothing() -> None:
+    published = small_task("privkv", as_published=True, size=10, values="signed")
+    with refused("several messages are for"):
+        Task.parse({**published.model_dump(), "mechanism": published.mechanism, "messages": 2})
+
+
+def test_a_ledger_of_rounds_does_not_know_people() -> None:
+    with refused("random number of messages"):
+        Round.of(TASK, 1000)

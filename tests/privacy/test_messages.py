@@ -6,6 +6,7 @@ import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -156,3 +157,38 @@ def test_what_cannot_be_hidden_is_refused() -> None:
     for wrong in (0, -1, 20_000, "many", 1.00001, float("nan"), float("inf")):
         with refused("messages must be"):
             exact_messages(wrong)
+
+
+def test_crowds_too_large_to_work_out_are_taken_for_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With less cover than there is, never with more: delta is above the truth, which the whole crowd tells."""
+    crowd = PoissonCrowd(10_000, Fraction(64), 4, 17, favoured_weight(1.0), UNIT)
+    exact = [crowd.delta(epsilon) for epsilon in (0.05, 0.1, 0.2)]
+    monkeypatch.setattr("hubbub.privacy.messages._MOST_POINTS", 1e4)
+    capped = [replace(crowd).delta(epsilon) for epsilon in (0.05, 0.1, 0.2)]
+    assert all(more > 2 * true for more, true in zip(capped, exact, strict=True))
+    fewer = replace(crowd, people=round(10_000 * 1e4 / crowd_mean(crowd)))
+    assert capped == pytest.approx([fewer.delta(epsilon) for epsilon in (0.05, 0.1, 0.2)], rel=0.01)
+
+
+def crowd_mean(crowd: PoissonCrowd) -> float:
+    """K beta."""
+    omega = crowd.favoured * crowd.weight + (crowd.outcomes - crowd.favoured) * crowd.unit
+    return float(crowd.favoured * crowd.people * crowd.messages * Fraction(crowd.unit, omega))
+
+
+def test_huge_crowds_agree_with_the_normal_limit() -> None:
+    """n = 10^8 and M = 1000: the loss is nearly normal, with variance twice its mean (mu = s^2 / 2)."""
+    crowd = PoissonCrowd(10**8, Fraction(1000), 1, 2, 3, 1)
+    low, extra = crowd_mean(crowd), 1000 * 2 / 4
+    spread = extra / low * math.sqrt(2 * low)
+    normal = NormalDist()
+    for epsilon in (0.001, 0.01):
+        top, bottom = spread / 2 - epsilon / spread, -spread / 2 - epsilon / spread
+        truth = normal.cdf(top) - math.exp(epsilon) * normal.cdf(bottom)
+        assert crowd.delta(epsilon) >= 0.999 * truth
+
+
+def test_a_delta_beyond_what_can_be_told_is_refused() -> None:
+    crowd = PoissonCrowd(1000, Fraction(8), 4, 17, favoured_weight(1.0), UNIT)
+    with refused("smaller than what this bound can tell"):
+        crowd.epsilon(1e-60)

@@ -66,3 +66,20 @@ def test_nobody_knows_how_many_people_there_are() -> None:
     )
     with refused("number of people"):
         estimate(task, simulate(task, half_of_them(False), 1).state, quantity="sum")
+
+
+def test_reports_that_speak_of_one_key_draw_people_once() -> None:
+    """privkv asks everybody about one key of all: its law has people drawn at random in it already.
+
+    Counted twice, the mean of a key that everybody holds at the low end of the range was missed nearly always.
+    """
+    mechanism = make_mechanism("privkv", epsilon=5.0, max_entries=1, size=8, values="signed")
+    keys = {"kind": "closed", "size": 8}
+    described = {"name": "t", "low": 1.0, "high": 5.0, "keys": keys, "mechanism": mechanism, "messages": 30}
+    task = Task.parse(described)
+    entries = Entries(np.zeros(PEOPLE, np.uint64), np.full(PEOPLE, -GRID), np.arange(PEOPLE + 1))
+    held = 0
+    for run in range(60):
+        one = estimate(task, simulate(task, entries, 100 * run).state, ["0"], "mean")
+        held += int(one.low[0] - 1e-9 <= 1.0 <= one.high[0] + 1e-9)
+    assert held >= 45  # of 60; below that with probability 1e-7 at 95%

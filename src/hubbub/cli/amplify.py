@@ -104,7 +104,9 @@ def command(
         _compare(mechanism, {"max_entries": max_entries, **parameters}, reports, delta, output, as_json)
         return
     if output is not None or len(reports) != (0 if people is not None else 1):
-        raise click.UsageError("Give --reports once; only --compare writes a figure or takes several.")
+        raise click.UsageError(
+            "Give --reports or --people once; only --compare writes a figure or takes several."
+        )
     if (task is None) == (mechanism is None):
         raise click.UsageError("Give a task file, or --mechanism with --epsilon and --max-entries.")
     if task is not None:
@@ -113,8 +115,12 @@ def command(
         if settings or epsilon is not None or max_entries is not None:
             raise click.UsageError("A task file has its own epsilon, max_entries and parameters.")
         loaded = Task.load(task)
+        if people is not None and not loaded.messages:
+            raise click.UsageError("This task has one report per person: give --reports, not --people.")
         if people is not None:
-            _messages(loaded.mechanism, people - missing, loaded.messages, delta, rounds, method, as_json)
+            _messages(
+                loaded.mechanism, people - missing, loaded.messages, delta, rounds, method, as_json, loaded
+            )
             return
         _amplify(loaded.mechanism, reports[0], delta, rounds, method, as_json, loaded)
     else:
@@ -169,8 +175,10 @@ def _messages(
     rounds: int,
     method: Any,
     as_json: bool,
+    task: Task | None = None,
 ) -> None:
     from hubbub.calls.amplify import amplify_messages
+    from hubbub.privacy.over_time import over_time
 
     one, shuffled = mechanism.guarantee(), amplify_messages(mechanism, people, messages, delta)
     data: dict[str, Any] = {
@@ -185,6 +193,11 @@ def _messages(
         "unshuffled  no bound for all reports of one person: their number has none",
         f"shuffled    {shuffled.words()}",
     ]
+    if task is not None:
+        spans = over_time(task, None, delta, method, people)
+        data["over_time"] = [span.as_dict() for span in spans]
+        if task.period != "once":
+            lines += ["all that one person says:", *(f"  {span.words()}" for span in spans)]
     if rounds > 1:
         total = amplify_messages(mechanism, people, messages, delta, rounds, method)
         data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}

@@ -150,6 +150,8 @@ def command(
     assumed |= {} if given is not None or entries is not None else {"max_entries": _MAX_ENTRIES}
     data: dict[str, Any] = {"assumed": assumed}
     lines: list[str] = []
+    if entries is not None and wish.messages:
+        raise Refused("--entries is for one report each: choose max-entries first, then --messages.")
     if entries is not None:
         limits = _limits(data, lines, goal, entries, {**options, "form": form}, size, rules)
         wish = wish if given is not None else replace(wish, max_entries=limits[0].max_entries)

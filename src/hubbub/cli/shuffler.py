@@ -80,12 +80,14 @@ def command(
 
     optional("uvicorn", "serve")
     optional("starlette", "serve")
+    from hubbub.collect.intake import check_messages
     from hubbub.collect.mixer import Mixer
     from hubbub.collect.serving import address, listen, run_app
     from hubbub.collect.settings import load_settings
     from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
     loaded, (limits, _) = [Task.load(path) for path in tasks], load_settings(settings)
+    check_messages(loaded)
     shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_tokens, crowd)
     sock = listen(host, port)
     data = {"url": address(sock), "collector": collector}

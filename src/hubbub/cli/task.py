@@ -88,7 +88,9 @@ def new(
     keys = key_space(size, vocabulary, bits)
     if has_values is None:
         has_values = options["value_range"] is not None
-    task = build_task(name, {**keys, "cohorts": cohorts}, has_values, options)
+    # Seeds have to be enough for all reports.
+    expected = min(1 << 40, round((options["users"] or 100_000) * min(max(1.0, messages), 1e6)))
+    task = build_task(name, {**keys, "cohorts": cohorts}, has_values, {**options, "users": expected})
     rules = {
         "period": period,
         "reports_per_period": reports_per_period,

@@ -28,6 +28,8 @@ from hubbub.protocol.task import Task
 
 #: Records that are worked on at a time, and of wide reports no more than have this many numbers.
 CHUNK, _MOST_NUMBERS = 1 << 16, 1 << 24
+#: Entries of repeated records that are worked on at a time.
+_MOST_ENTRIES = 1 << 20
 #: Numbers in a part that may be larger because it would be interpreted otherwise, which takes 30 times as long.
 _MOST_COMPILED = 1 << 26
 
@@ -96,26 +98,54 @@ def privatize(
     For clients and for simulations alike: whoever calls decides which coins are flipped. Messages are sorted, so that
     their order says nothing about who sent which.
     """
-    layout, mean = task.mechanism.layout, task.mean_messages
-    packed = np.zeros((len(entries) if mean is None else 0, layout.width), dtype=np.uint8)
-    messages = []
+    mean = task.mean_messages
+    if mean is not None:
+        return _messages(task, entries, mean, coins, seeds, progress)
+    packed = np.zeros((len(entries), task.mechanism.layout.width), dtype=np.uint8)
     summary = Summary()
-    step = max(1, records_at_a_time(task) // (1 if mean is None else math.ceil(mean)))
+    step = records_at_a_time(task)
     for start in range(0, len(entries), step):
         part = entries.slice(start, min(start + step, len(entries)))
-        records = len(part)
-        if mean is not None:
-            part = part.repeat(_message_counts(records, mean, coins))
-        part, sampled = task.shortened(part, coins)
+        packed[start : start + len(part)], sampled = _one_each(task, part, coins, seeds)
         summary += sampled
-        drawn = seeds.draw(layout.fields[0].bits, len(part) * task.mechanism.seeds_per_report)
-        made = layout.pack(task.mechanism.randomize(task.keys, part, drawn, coins))
-        if mean is None:
-            packed[start : start + len(part)] = made
-        else:
-            messages.append(made)
-        progress(records)
-    return packed if mean is None else sort_rows(np.concatenate([packed, *messages])), summary
+        progress(len(part))
+    return packed, summary
+
+
+def _one_each(
+    task: Task, entries: Entries, coins: Coins, seeds: SeedSource
+) -> tuple[NDArray[np.uint8], Summary]:
+    """One report of each record."""
+    layout = task.mechanism.layout
+    part, sampled = task.shortened(entries, coins)
+    drawn = seeds.draw(layout.fields[0].bits, len(part) * task.mechanism.seeds_per_report)
+    return layout.pack(task.mechanism.randomize(task.keys, part, drawn, coins)), sampled
+
+
+def _messages(
+    task: Task,
+    entries: Entries,
+    mean: Fraction,
+    coins: Coins,
+    seeds: SeedSource,
+    progress: Callable[[int], None],
+) -> tuple[NDArray[np.uint8], Summary]:
+    """A random number of messages of each record, each sampled down and made afresh, in parts that fit into memory."""
+    made = [np.zeros((0, task.mechanism.layout.width), dtype=np.uint8)]
+    step = max(1, records_at_a_time(task) // math.ceil(mean))
+    lengths = np.diff(entries.offsets)
+    for start in range(0, len(entries), step):
+        records = np.arange(start, min(start + step, len(entries)))
+        senders = np.repeat(records, _message_counts(len(records), mean, coins))
+        ends = np.cumsum(lengths[senders] + 1)
+        cuts = np.searchsorted(ends, np.arange(_MOST_ENTRIES, ends[-1] if len(ends) else 0, _MOST_ENTRIES))
+        for part in np.split(senders, np.unique(cuts)):
+            made.append(_one_each(task, entries.take(part), coins, seeds)[0])
+        progress(len(records))
+    limit = task.mechanism.max_entries
+    long = lengths > limit if task.mechanism.limits_entries else np.zeros(len(lengths), dtype=bool)
+    dropped = int((lengths[long] - limit + (1 if task.keys.count_lengths else 0)).sum())
+    return sort_rows(np.concatenate(made)), Summary(sampled_records=int(long.sum()), dropped_entries=dropped)
 
 
 class _Mean(NamedTuple):

@@ -249,7 +249,14 @@ class Compressive(Mechanism):
         share = np.clip(frequency, 0, 1)
         sharing = float((seen * (seen - 1)).sum()) / n**2
         crosstalk = np.maximum(self._squares(state)[matrix.block] - share**2, 0) * sharing
-        return Moments(frequency, (self.gain**2 * named[matrix.block] - share) / n + crosstalk)
+        noise = np.maximum(self.gain**2 * named[matrix.block] - share, share * self._own_noise)
+        return Moments(frequency, noise / n + crosstalk)
+
+    @property
+    def _own_noise(self) -> float:
+        """gain^2 times the probability that who holds a key names its block, less 1."""
+        favoured, other = self.weights
+        return self.gain * (favoured + other) / (favoured - other) - 1
 
     # For planning
 
@@ -266,7 +273,8 @@ class Compressive(Mechanism):
         """
         drawn = 1 << (self.rows - 1).bit_length()
         sharing = (self.rows + 3 * (drawn - self.rows)) / drawn**2
-        return (self._noise(self.parts) - held.frequency) / users + sharing / 4 / self.parts
+        others = self._noise(self.parts) * (1 - held.frequency)
+        return (others + held.frequency * self._own_noise) / users + sharing / 4 / self.parts
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Compressive]:

@@ -52,10 +52,10 @@ def _respond(tape: Any, i: int, records: Any, shape: Any, reports: Any) -> None:
     blocks, size, favoured, other = shape
     half = size // 2
     weight = half * favoured
-    if offsets[i + 1] > offsets[i]:
-        mine, line = block[offsets[i]], row[offsets[i]]
-    else:
-        mine, line = below(tape, blocks), 1 + below(tape, size - 1)
+    if offsets[i + 1] == offsets[i]:  # all columns alike: no row is favoured, not even by chance
+        reports[i, 0] = below(tape, blocks * size)
+        return
+    mine, line = block[offsets[i]], row[offsets[i]]
     if chance(tape, weight, weight + (blocks * size - half) * other):
         # A uniform column where the row is +1: any column, with one bit of the row flipped if need be.
         column = below(tape, size)
@@ -78,7 +78,8 @@ class HadamardResponse(Mechanism):
     """epsilon-LDP per record.
 
     Proof. Exactly half a block of columns has weight W, all others V, whatever the key, so the total is constant
-    and two records' probabilities differ by at most W / V <= exp(epsilon).
+    and two records' probabilities differ by at most W / V <= exp(epsilon). An empty record reports any column alike,
+    which lies between the two.
 
     Unbiased: over its own block, the signed count of a key's row has mean s (W - V) / Omega per user who holds
     it (s half a block), and 0 for users of other rows (rows are orthogonal) and of other blocks.

@@ -58,6 +58,8 @@ class Guarantee:
     distance: float | None = None
     note: str = ""
     noise: Noise = "device"
+    #: Where a device sends a random number of reports: their mean. The guarantee is about a single one.
+    messages: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -81,6 +83,11 @@ class Guarantee:
         }[self.unit]
         slip = f", plus {self.delta:.3g}" if self.delta else ""
         who = _LOCAL[self.noise] if self.model == "local" else _WHO[self.model]
+        if self.messages and self.noise != "simulated":
+            who = (
+                f"That is for a single report. A device sends {self.messages:g} on average, and their epsilons add up "
+                "for whoever sees which are its own: only a shuffler that mixes them hides that"
+            )
         text = (
             f"{self.short()}: if {what}, the probability of any outcome would change by at most a factor of "
             f"{_factor(self.epsilon)}{slip}. {who}."

@@ -95,10 +95,10 @@ class Entries:
             self.offsets[start : stop + 1] - self.offsets[start],
         )
 
-    def repeat(self, counts: Int64s) -> Entries:
-        """Record i counts[i] times, one after the other."""
-        lengths = np.repeat(np.diff(self.offsets), counts)
-        starts = np.repeat(self.offsets[:-1], counts)
+    def take(self, records: Int64s) -> Entries:
+        """These records, each as often as it is named."""
+        lengths = np.diff(self.offsets)[records]
+        starts = self.offsets[:-1][records]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         place = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return Entries(self.ids[place], self.values[place], offsets)

@@ -198,6 +198,8 @@ def goal_in(wish: Wish, keys: Mapping[str, Any], model: Trust) -> Goal:
         raise Refused(
             "Means need values: give their range, --range LOW:HIGH, or in Python range=(LOW, HIGH)."
         )
+    if wish.messages and goal.quantity == "sum":
+        raise Refused("Sums need the number of people, which a random number of messages each does not tell.")
     shuffled = model == "shuffled"
     return replace(
         goal,

@@ -31,7 +31,7 @@ from hubbub.privacy.shuffle import (
     solve_local_epsilon,
 )
 
-#: Seconds of a server's core per million reports that a plan may take, unless told otherwise.
+#: Seconds of a server's core per million reports that a plan may take.
 SERVER_SECONDS = 60.0
 #: Microseconds for reading a report, and per addition to a state that fits into a cache, or not (measured).
 _READING, _ADDING, _ADDING_FAR = 1.5, 0.005, 0.03
@@ -111,6 +111,11 @@ def without_sum(quantity: Quantity, values: ValueKind) -> Quantity:
     return "frequency" if values == "set" else "mean"
 
 
+def _reports(goal: Goal) -> int:
+    """How many reports are expected, and seeds have to be enough for."""
+    return min(1 << 40, max(1, round(goal.users * goal.messages))) if goal.messages else goal.users
+
+
 def noise(
     mechanism: Mechanism, goal: Goal, frequency: float | None = None, energy: float | None = None
 ) -> float:
@@ -119,11 +124,13 @@ def noise(
     With several messages there are as many more reports, each of a person drawn at random.
     """
     held = goal.share if frequency is None else frequency
-    reports = max(1, round(goal.users * goal.messages)) if goal.messages else goal.users
-    drawing = held * (1 - held) / reports if goal.messages else 0.0
+    reports = _reports(goal)
 
     def variance(quantity: Quantity) -> float:
-        return mechanism.variance(quantity, reports, held, energy=energy) + drawing
+        found = mechanism.variance(quantity, reports, held, energy=energy)
+        if not goal.messages:
+            return found
+        return found + (held * (1 - held) if quantity == "frequency" else held) / reports
 
     if goal.quantity == "conditional":
         return variance("mean") + variance("frequency")
@@ -283,10 +290,9 @@ def _shuffled(
         if len(found) > 2 and noise(found[-1], pure) > noise(found[-2], pure) > noise(found[-3], pure):
             break
     if found:
-        chosen = min(found, key=lambda mechanism: noise(mechanism, pure)).model_dump()["buckets"]
-        best = _hidden(kind, pure, goal.delta, most_bytes, {"buckets": chosen}, _EXACTLY)
-    else:
-        best = _hidden(kind, pure, goal.delta, most_bytes, settings)
+        near = min(found, key=lambda mechanism: noise(mechanism, pure))
+        settings = {"buckets": near.model_dump()["buckets"]}
+    best = _hidden(kind, pure, goal.delta, most_bytes, settings, _EXACTLY if found else None)
     return replace(pure, epsilon=best.epsilon), [best]
 
 
@@ -298,12 +304,11 @@ def _hidden(
     settings: Mapping[str, Any],
     precision: float | None = None,
 ) -> Mechanism:
-    """The best mechanism of a kind whose reports a crowd hides as well as is asked for; with buckets that are given,
-    to this precision of its epsilon."""
+    """The best mechanism of a kind whose reports a crowd hides as well as is asked for, to this precision."""
     assert goal.central_epsilon is not None
 
     def make(epsilon: float) -> Mechanism:
-        found = offers(kind, replace(goal, epsilon=epsilon), settings)
+        found = offers(kind, replace(goal, epsilon=epsilon, users=_reports(goal)), settings)
         fitting = _short_enough(found, most_bytes)
         if not fitting:
             raise Refused(_too_long(found))

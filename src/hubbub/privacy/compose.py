@@ -40,6 +40,8 @@ from hubbub.protocol.task import Task
 
 Method = Literal["loss", "advanced", "basic"]
 
+#: The least epsilon that is said, where nothing at all is lost.
+_LEAST = 1e-12
 #: Points between 0 and the largest loss of a round at which its delta(epsilon) is computed.
 _POINTS = 100
 
@@ -51,6 +53,9 @@ def compose(rounds: Sequence[Crowd | PoissonCrowd], delta: float, method: Method
         raise Refused("There are no rounds to add up.")
     add_up = {"loss": _loss, "advanced": _advanced, "basic": _basic}[method]
     epsilon = add_up(rounds, delta) if len(rounds) > 1 else rounds[0].epsilon(delta)
+    if not math.isfinite(epsilon):  # more than the grid of losses holds
+        epsilon = _advanced(rounds, delta)
+    epsilon = max(epsilon, _LEAST)
     number = "1 round" if len(rounds) == 1 else f"{len(rounds):,} rounds"
     whom, among = _whom(rounds)
     return Guarantee(
@@ -158,6 +163,11 @@ class Round:
     @classmethod
     def of(cls, task: Task, reports: int) -> Round:
         """One period of a task with this many reports; refused where no bound applies."""
+        if task.messages:
+            raise Refused(
+                "A ledger of rounds is for one report per person or a fixed number; this task sends a random number of "
+                "messages: hubbub amplify --people --rounds adds those up."
+            )
         crowd_of(task.mechanism, reports, task.reports_per_period)
         return cls(
             task.name,

@@ -39,8 +39,8 @@ from hubbub.primitives.errors import Refused
 from hubbub.privacy.positive_part import ROUNDING
 from hubbub.privacy.shuffle import MOST_REPORTS, check_delta, invert, response_weights
 
-#: Means of counts beyond this are taken for it, which is on the safe side: less cover.
-_MOST_POINTS = 10.0**10
+#: Larger means of counts are taken for this, as if there were fewer people: less cover, which is on the safe side.
+_MOST_POINTS = 10.0**9
 #: The mass of the difference's tail that is not looked at, but added to delta: exp(-110).
 _TAIL = 110.0
 #: A mean difference of this many squared standard deviations hides nothing.
@@ -83,11 +83,19 @@ class PoissonCrowd:
         """Whom the guarantee is about."""
         return f"all reports of one person, {float(self.messages):g} on average, among {self.people:,} people"
 
+    @cached_property
+    def _means(self) -> tuple[float, float]:
+        """K beta, or what of it is used, and K sigma."""
+        omega = self.favoured * self.weight + (self.outcomes - self.favoured) * self.unit
+        cover = self.favoured * self.people * self.messages * Fraction(self.unit, omega)
+        extra = self.favoured * self.messages * Fraction(self.weight - self.unit, omega)
+        return min(float(cover), _MOST_POINTS), float(extra)
+
     @property
     def _step(self) -> float:
-        """log(1 + sigma / beta), the loss of one point more, rounded up."""
-        ratio = Fraction(self.weight - self.unit, self.people * self.unit)
-        return math.log1p(float(ratio)) * (1 + 8 * ROUNDING)
+        """log(1 + sigma / beta), the loss of one point more, rounded up; for the beta that is used."""
+        low, extra = self._means
+        return math.log1p(extra / low) * (1 + 16 * ROUNDING)
 
     @cached_property
     def _law(self) -> tuple[Floats, float]:
@@ -98,10 +106,7 @@ class PoissonCrowd:
         every step adds a few roundings and nothing is lost, and the error of the first one shrinks by r^2 at every
         step. Products of them are then normalised. The tail is Bernstein's.
         """
-        omega = self.favoured * self.weight + (self.outcomes - self.favoured) * self.unit
-        cover = self.favoured * self.people * self.messages * Fraction(self.unit, omega)
-        low = min(float(cover), _MOST_POINTS)
-        extra = float(self.favoured * self.messages * Fraction(self.weight - self.unit, omega))
+        low, extra = self._means
         high, spread = low + extra, 2 * low + extra
         if extra**2 > 2 * _HOPELESS * spread:
             return np.zeros(0), 1.0
@@ -130,7 +135,7 @@ class PoissonCrowd:
             raise Refused(f"epsilon must be a finite number of at least 0, not {epsilon!r}.")
         law, beyond = self._law
         losses = self._step * np.arange(len(law))
-        kept = np.maximum(-np.expm1(epsilon * (1 - 4 * ROUNDING) - losses), 0)
+        kept = -np.expm1(np.minimum(epsilon * (1 - 4 * ROUNDING) - losses, 0))
         return min(1.0, float(law @ kept) * (1 + 64 * (len(law) + 1) * ROUNDING) + beyond)
 
     def epsilon(self, delta: float, excess: float = 0.0) -> float:
@@ -138,6 +143,8 @@ class PoissonCrowd:
         check_delta(delta)
         law, beyond = self._law
         top = self._step * len(law)
+        if len(law) and beyond >= delta:
+            raise Refused(f"delta = {delta:g} is smaller than what this bound can tell from 0.")
         if beyond >= delta:
             raise Refused(
                 f"{float(self.messages):g} messages a person with these weights are hidden by {self.people:,} people "

@@ -15,6 +15,7 @@ from typing import Any
 from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.compose import Method, compose
+from hubbub.privacy.messages import PoissonCrowd, poisson_crowd
 from hubbub.privacy.shuffle import Crowd, crowd_of, shuffled_guarantee
 from hubbub.protocol.task import Task
 
@@ -54,9 +55,15 @@ class Span:
 
 
 def over_time(
-    task: Task, reports: int | None = None, delta: float = DELTA, method: Method = "loss"
+    task: Task,
+    reports: int | None = None,
+    delta: float = DELTA,
+    method: Method = "loss",
+    people: int | None = None,
 ) -> list[Span]:
     """One period, a month and a year of a task; with `reports`, of one whose crowds have that many or more.
+
+    For a task with several messages, `people` takes the place of `reports`.
 
     `delta` is that of each shuffled guarantee, however long it lasts. Refused where no shuffle bound applies.
     """
@@ -68,7 +75,10 @@ def over_time(
             raise Refused(
                 "This task asks for several messages: what is promised depends on the number of people, not of reports."
             )
-        if reports is not None and periods == 1:
+        mean = task.mean_messages
+        if people is not None and mean is not None:
+            shuffled = all_rounds(poisson_crowd(task.mechanism, people, mean), periods, delta, method)
+        elif reports is not None and periods == 1:
             shuffled = shuffled_guarantee(task.mechanism, reports, delta, most)
         elif reports is not None:
             shuffled = all_rounds(crowd_of(task.mechanism, reports, most), periods, delta, method)
@@ -87,7 +97,7 @@ def all_reports(one: Guarantee, reports: int) -> Guarantee | None:
     return replace(one, epsilon=reports * one.epsilon, delta=reports * one.delta, note=note)
 
 
-def all_rounds(crowd: Crowd, periods: int, delta: float, method: Method = "loss") -> Guarantee:
+def all_rounds(crowd: Crowd | PoissonCrowd, periods: int, delta: float, method: Method = "loss") -> Guarantee:
     """What this many equal rounds promise; where the loss cannot be convolved, by advanced composition."""
     rounds = [crowd] * periods
     if method == "loss":

@@ -111,7 +111,8 @@ class Task(BaseModel):
             )
         if self.messages:
             exact_messages(self.messages)
-            if not hasattr(self.mechanism, "response_weights"):
+            weights = getattr(self.mechanism, "response_weights", lambda: None)()
+            if weights is None:
                 raise ValueError(
                     f"several messages are for mechanisms that favour some outcomes of all; {self.mechanism.name} is "
                     "none of them"
@@ -164,11 +165,7 @@ class Task(BaseModel):
         """What one report promises."""
         promise = self.mechanism.guarantee()
         if self.messages:
-            note = (
-                f"Holds for a single report. A device sends {self.messages:g} on average, so without a shuffler that "
-                "mixes them less is promised: the epsilons of its reports add up."
-            )
-            return dataclasses.replace(promise, note=note)
+            return dataclasses.replace(promise, messages=self.messages)
         if promise.distance is None:
             return promise
         return dataclasses.replace(promise, distance=promise.distance * self.scale.half)

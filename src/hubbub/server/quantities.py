@@ -116,8 +116,10 @@ def of_messages(moments: Moments, reports: int) -> Moments:
     if mean is not None and moments.covariance is not None:
         found = replace(found, covariance=moments.covariance + mean * (1 - held) / reports)
     if counts is not None and counts.named is not None:
+        # Where a report speaks of some keys only, the people behind those that do are drawn already.
         alone, more, mixed = counts.noise
-        found = replace(found, counts=replace(counts, noise=(alone, more, mixed + counts.gain**2)))
+        mixed += counts.gain**2 * float(np.mean(counts.reports)) / reports
+        found = replace(found, counts=replace(counts, noise=(alone, more, mixed)))
     return found
 
 
