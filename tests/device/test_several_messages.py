@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from helpers import refused, small_task
+from hubbub.checks.conformance import task_for
 from hubbub.device.client import Client, privatize
 from hubbub.device.ledger import Ledger
+from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.record import Entries
 from hubbub.primitives.coins import InsecureCoins, SecretCoins, SimulatedSeeds, SystemSeeds
 from hubbub.privacy.compose import Round
@@ -118,7 +120,8 @@ def test_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_that_are_none_hide_nothing() -> None:
-    published = small_task("privkv", as_published=True, size=10, values="signed")
+    parameters = {"epsilon": 1.0, "max_entries": 2, "size": 10, "values": "signed"}
+    published = task_for(make_mechanism("privkv", as_published=True, **parameters), 10)
     with refused("several messages are for"):
         Task.parse({**published.model_dump(), "mechanism": published.mechanism, "messages": 2})
 
