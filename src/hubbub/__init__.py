@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hubbub.protocol.task import Task
     from hubbub.release.artifact import Release
     from hubbub.release.publisher import publish
+    from hubbub.server.comparison import Comparison, compare
     from hubbub.server.estimates import Estimate, estimate
     from hubbub.server.fold import aggregate
 
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Audit",
     "Client",
+    "Comparison",
     "Estimate",
     "Guarantee",
     "Keys",
@@ -58,6 +60,7 @@ __all__ = [
     "aggregate",
     "amplify",
     "audit",
+    "compare",
     "estimate",
     "make_mechanism",
     "plan",
@@ -71,6 +74,7 @@ __all__ = [
 _HOMES = {
     "Audit": "checks.audit",
     "Client": "device.client",
+    "Comparison": "server.comparison",
     "Estimate": "server.estimates",
     "Guarantee": "model.guarantee",
     "Keys": "model.keys",
@@ -85,6 +89,7 @@ _HOMES = {
     "aggregate": "server.fold",
     "amplify": "calls.amplify",
     "audit": "checks.audit",
+    "compare": "server.comparison",
     "estimate": "server.estimates",
     "make_mechanism": "mechanisms.registry",
     "privatize": "calls.run",

@@ -1,0 +1,283 @@
+"""Two collections side by side: what differs, key by key, and what cannot be told apart.
+
+Noise is drawn anew for every report, so given the records two collections are independent, whoever took part. The
+difference of two unbiased estimates is unbiased, and its variance is the sum of theirs.
+
+Its interval is put together from those of the two sides (Zou and Donner 2008). With values a in [l, u] and b in
+[l', u'], that of a - b is
+
+    a - b - sqrt((a - l)^2 + (u' - b)^2)   ..   a - b + sqrt((u - a)^2 + (b - l')^2).
+
+For normal estimates that is the usual interval of a difference. Elsewhere each side brings the limit that matters: a
+difference is too high if a is, or if b is too low. So the intervals hold where counts are small, because those of the
+sides do (`hubbub.server.intervals`), and where nothing is known of a side, the difference is as unknown.
+
+Many keys are looked through for what differs. A key counts as different only if its interval for all keys together, and
+for all pairs that are compared, is away from 0 (Bonferroni): if nothing differs, nothing is shown as different, with
+probability `level`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hubbub.model.guarantee import Guarantee
+from hubbub.model.mechanism import Quantity
+from hubbub.primitives.arrays import Bools, Floats, Int64s
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import Refused, optional
+from hubbub.primitives.text import cell
+from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
+from hubbub.server.estimates import MEANINGS, Estimate, estimate
+from hubbub.server.findings import width_for
+
+if TYPE_CHECKING:
+    from hubbub.model.state import State
+    from hubbub.protocol.task import Task
+
+#: Columns of a file; `first` and `second` are the sides, `difference` is the second less the first.
+COLUMNS = ("key", "first", "second", "difference", "error", "low", "high", "differs")
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """One quantity of many keys on two sides; differences are the second side less the first.
+
+    A key `differs` if 0 is not in its interval for all keys (and pairs) together; all others cannot be told apart.
+    """
+
+    sides: tuple[str, str]
+    keys: tuple[str, ...]
+    first: Floats
+    second: Floats
+    difference: Floats
+    error: Floats
+    low: Floats
+    high: Floats
+    differs: Bools
+    quantity: Quantity
+    level: float
+    simultaneous: bool
+    reports: tuple[int, int]
+    guarantee: Guarantee
+    #: The keys that were looked through, how many of them differ, and the least difference that would have been seen.
+    candidates: int
+    count: int
+    floor: float
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, places: Sequence[int] | Int64s) -> Comparison:
+        """The rows at these places, in this order."""
+        index = np.asarray(places, dtype=np.int64)
+        columns = {name: getattr(self, name)[index] for name in COLUMNS[1:]}
+        return replace(self, keys=tuple(self.keys[place] for place in index), **columns)
+
+    def top(self, count: int) -> Comparison:
+        """The keys whose difference is the most errors from 0; those that differ come first."""
+        known = np.where(np.isfinite(self.error), np.abs(self.difference) / np.maximum(self.error, 1e-300), 0)
+        return self.take(np.lexsort((-known, ~self.differs))[:count])
+
+    def worth_showing(self, count: int) -> Comparison:
+        """The first rows for people: no selection of noise where nothing differs."""
+        chosen = self.candidates > count
+        return self.take([]) if chosen and not self.count else self.top(count)
+
+    def words(self) -> str:
+        """What differs, in a sentence or two."""
+        first, second = self.sides
+        keys = f"{self.candidates:,} {'key' if self.candidates == 1 else 'keys'}"
+        would = (
+            f"a difference of about {self.floor:.3g}"
+            if math.isfinite(self.floor)
+            else "no difference, however large,"
+        )
+        if self.count:
+            verb = "differs" if self.count == 1 else "differ"
+            return (
+                f"{self.count:,} of {keys} {verb} between {first} and {second} when all are looked at together; "
+                f"that takes {would}. The others cannot be told apart."
+            )
+        return f"{first} and {second} cannot be told apart in any of {keys}: {would} would have been seen."
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns of a file, by name, in plain Python; what is not finite is None."""
+        numbers = {
+            name: [value if math.isfinite(value) else None for value in getattr(self, name).tolist()]
+            for name in COLUMNS[1:-1]
+        }
+        return {"key": list(self.keys), **numbers, "differs": self.differs.tolist()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per key."""
+        columns = self.columns()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def about(self) -> dict[str, Any]:
+        """What the numbers are and what they promise."""
+        return {
+            "sides": list(self.sides),
+            "quantity": self.quantity,
+            "meaning": MEANINGS[self.quantity],
+            "level": self.level,
+            "simultaneous": self.simultaneous,
+            "reports": list(self.reports),
+            "keys": self.candidates,
+            "differ": self.count,
+            "floor": self.floor if math.isfinite(self.floor) else None,
+            "words": self.words(),
+            "guarantee": self.guarantee.as_dict(),
+            "notes": list(self.notes),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write .csv, .json or .parquet, by the name's ending."""
+        kind, about = table_kind(path), self.about()
+        if kind == ".json":
+            write_atomic(path, json.dumps({**about, "differences": self.rows()}, indent=1).encode())
+            return
+        same = {"of": " - ".join(reversed(self.sides)), "quantity": self.quantity, "level": self.level}
+        columns = {**self.columns(), **{name: [value] * len(self) for name, value in same.items()}}
+        if kind == ".csv":
+            columns |= {name: [cell(text) for text in columns[name]] for name in ("key", "of")}
+            write_atomic(path, csv_bytes(columns))
+        else:
+            table = optional("pyarrow", "lake").table(columns)
+            write_atomic(path, parquet_bytes(table.replace_schema_metadata({"hubbub": json.dumps(about)})))
+
+    def __str__(self) -> str:
+        """What differs, and what does not, in words first."""
+        best = self.worth_showing(20)
+        width = max([len(key) for key in best.keys] + [3])
+        lines = [
+            f"  {row['key']:<{width}}  {shown_change(row)}"
+            + ("" if row["differs"] else "  cannot be told apart")
+            for row in best.rows()
+        ]
+        return "\n".join([self.words(), *lines, *self.notes, self.guarantee.short()])
+
+    __repr__ = __str__
+
+
+def shown_change(row: dict[str, Any]) -> str:
+    """A difference with its interval, for people."""
+    if row["error"] is None:
+        return "unknown"
+    return f"{row['difference']:+.4f} ± {row['error']:.4f}  [{row['low']:+.4f}, {row['high']:+.4f}]"
+
+
+def compare(
+    first: tuple[Task, State],
+    second: tuple[Task, State],
+    keys: Sequence[str | int] | str | int | None = None,
+    quantity: Quantity | None = None,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    *,
+    sides: tuple[str, str] = ("the first", "the second"),
+    pairs: int = 1,
+) -> Comparison:
+    """The differences of two collections, with intervals; `pairs` is how many such comparisons are made together.
+
+    Both must be of the same task, or of tasks that ask the same: same keys, same range of values, same `max_entries`,
+    which decides how many entries of long records are dropped.
+    """
+    _check_alike(first[0], second[0])
+    if quantity == "sum":
+        raise Refused("Sums grow with the number of people: compare frequencies or means.")
+    if pairs < 1:
+        raise Refused(f"At least one pair is compared, not {pairs}.")
+    together = 1 - (1 - level) / pairs
+
+    def ask(level: float, simultaneous: bool) -> tuple[Estimate, Estimate]:
+        one, two = (estimate(*side, keys, quantity, level, simultaneous) for side in (first, second))
+        return one, two
+
+    strict = ask(together, True)
+    one, two = shown = strict if simultaneous else ask(level, False)
+    apart_low, apart_high = _limits(*strict)
+    low, high = _limits(*shown)
+    differs = (apart_low > 0) | (apart_high < 0)
+    error = np.hypot(one.error, two.error)
+    known = error[np.isfinite(error)]
+    width = width_for(together, len(one))
+    # Seen every other time; with many keys most are rare, and the error of the typical one is the noise.
+    floor = width * float(np.median(known)) if len(known) else math.inf
+    return Comparison(
+        sides,
+        one.keys,
+        one.value,
+        two.value,
+        two.value - one.value,
+        error,
+        low,
+        high,
+        differs,
+        one.quantity,
+        level,
+        simultaneous,
+        (one.reports, two.reports),
+        one.guarantee if one.guarantee.epsilon >= two.guarantee.epsilon else two.guarantee,
+        len(one),
+        int(differs.sum()),
+        floor,
+        _notes(first[0], one, two),
+    )
+
+
+def _limits(one: Estimate, two: Estimate) -> tuple[Floats, Floats]:
+    """Of the second less the first; infinite where a side is unknown."""
+    difference = two.value - one.value
+    below = np.hypot(two.value - two.low, one.high - one.value)
+    above = np.hypot(two.high - two.value, one.value - one.low)
+    unknown = ~np.isfinite(one.error) | ~np.isfinite(two.error)
+    return (
+        np.where(unknown, -np.inf, difference - below),
+        np.where(unknown, np.inf, difference + above),
+    )
+
+
+def _check_alike(one: Task, two: Task) -> None:
+    """Refuse what does not ask the same."""
+    if one.digest == two.digest:
+        return
+    if one.keys.kind != two.keys.kind or (one.keys.kind == "closed" and _names(one) != _names(two)):
+        raise Refused(
+            "The two are of tasks with other keys: only collections that ask the same can be compared."
+        )
+    if (one.low, one.high) != (two.low, two.high) or one.scale.kind != two.scale.kind:
+        raise Refused(
+            "The two are of tasks with other values: only collections that ask the same can be compared."
+        )
+    limits = [task.mechanism.max_entries if task.mechanism.limits_entries else None for task in (one, two)]
+    if limits[0] != limits[1]:
+        raise Refused(
+            "The two drop entries of long records differently (max_entries), which would look like a difference."
+        )
+
+
+def _names(task: Task) -> tuple[int, tuple[str, ...] | None]:
+    return task.keys.count, task.keys.vocabulary
+
+
+def _notes(task: Task, one: Estimate, two: Estimate) -> tuple[str, ...]:
+    """What is said below: of both sides, each once, and what the comparison adds."""
+    added = [
+        "Somebody who reported on both sides has spent both: their epsilons add up to "
+        f"{one.guarantee.epsilon + two.guarantee.epsilon:g}."
+    ]
+    if task.mechanism.limits_entries and (one.truncation is None or two.truncation is None):
+        added.append(
+            "If records are longer on one side, more of their entries are dropped there: shares look smaller."
+        )
+    lost = [side.truncation.words() for side in (one, two) if side.truncation and side.truncation.alarming]
+    return tuple(dict.fromkeys([*lost, *one.notes, *two.notes, *added]))

@@ -1,0 +1,207 @@
+"""Differences of two collections: intervals that hold, and nothing shown as different that is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import prose, refuse, refused, small_task, succeed
+from hubbub.checks.conformance import task_for
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.record import GRID, Entries
+from hubbub.protocol.files import save_state
+from hubbub.protocol.task import Task
+from hubbub.server.comparison import Comparison, compare
+from hubbub.server.fold import aggregate
+from hubbub.simulation.rehearsal import repeated_states, true_values
+
+KEYS = 24
+
+
+def crowd(shares: np.ndarray, people: int, seed: int, high: float = 1.0) -> Entries:
+    """People who hold key i with probability shares[i], with values that grow with the key."""
+    rng = np.random.default_rng(seed)
+    held = rng.random((people, len(shares))) < shares
+    _, ids = np.nonzero(held)
+    values = np.where(rng.random(len(ids)) < high, GRID, -GRID)
+    offsets = np.concatenate([[0], np.cumsum(held.sum(axis=1))]).astype(np.int64)
+    return Entries(ids.astype(np.uint64), values.astype(np.int64), offsets)
+
+
+BEFORE = np.concatenate([[0.5, 0.2, 0.2, 0.05], np.zeros(KEYS - 4)])
+AFTER = np.concatenate([[0.3, 0.2, 0.45, 0.05], np.zeros(KEYS - 4)])
+
+
+def set_task(epsilon: float = 2.0) -> Task:
+    return task_for(make_mechanism("collision", epsilon=epsilon, max_entries=4), KEYS)
+
+
+def signed_task() -> Task:
+    return task_for(make_mechanism("sketch_response", epsilon=2.0, max_entries=4, values="signed"), KEYS)
+
+
+def held_share(task: Task, quantity: str, runs: int, people: int, shrink: float = 1.0) -> tuple[float, float]:
+    """How often single intervals and all simultaneous ones together hold; `shrink` plants too narrow ones."""
+    signed = quantity != "frequency"
+    sides = [
+        crowd(BEFORE, people, 1, 0.5 if signed else 1.0),
+        crowd(AFTER, people // 2, 2, 0.9 if signed else 1.0),
+    ]
+    ids = task.keys.all_ids()
+    truth = np.subtract(*(true_values(task, side, quantity, ids) for side in reversed(sides)))
+    inside, together = [], []
+    states = zip(
+        *(repeated_states(task, side, runs, 7 + place) for place, side in enumerate(sides)), strict=True
+    )
+    for one, two in states:
+        for simultaneous in (False, True):
+            found = compare((task, one), (task, two), None, quantity, simultaneous=simultaneous)
+            low = found.difference + shrink * (found.low - found.difference)
+            high = found.difference + shrink * (found.high - found.difference)
+            held = (low <= truth) & (truth <= high)
+            (together.append(held.all()) if simultaneous else inside.append(held.mean()))
+    return float(np.mean(inside)), float(np.mean(together))
+
+
+@pytest.mark.parametrize("people", [120, 1000])
+@pytest.mark.parametrize("quantity", ["frequency", "mean"])
+def test_intervals_of_differences_hold(quantity: str, people: int) -> None:
+    """100 comparisons of 24 keys, one by one and all together; 30% too narrow is noticed.
+
+    If each of 100 runs holds with 95%, fewer than 83 do with probability 2e-6 (and simultaneous intervals hold more
+    often than they say). Of 2,400 single intervals 95% is 5 of their standard errors from the limits, and 0.7 times the
+    width holds 83%.
+    """
+    task = set_task() if quantity == "frequency" else signed_task()
+    alone, together = held_share(task, quantity, 100, people)
+    assert 0.925 <= alone <= 0.975
+    assert together >= 0.83
+    narrow, _ = held_share(task, quantity, 30, people, 0.7)
+    assert narrow < 0.90
+
+
+def one_comparison(people: int = 20_000, seed: int = 0, **options: object) -> Comparison:
+    task = set_task()
+    sides = [crowd(shares, people, place) for place, shares in enumerate((BEFORE, AFTER))]
+    one, two = (next(repeated_states(task, side, 1, seed + place)) for place, side in enumerate(sides))
+    return compare((task, one), (task, two), **options)  # type: ignore[arg-type]
+
+
+def test_what_moved_is_found_and_nothing_else() -> None:
+    """Differences of -0.2 and +0.25 are 15 errors and more; 21 equal keys are all kept together with 95%."""
+    found = one_comparison()
+    assert set(np.array(found.keys)[found.differs]) == {"0", "2"}
+    assert found.difference[0] < -0.1 < 0.1 < found.difference[2]
+    assert found.top(2).keys == ("2", "0")
+    assert "2 of 24 keys differ between the first and the second" in found.words()
+    assert (found.count, found.candidates, found.take([5]).count) == (2, 24, 2)
+    assert "cannot be told apart" in str(found)
+
+
+def test_the_difference_is_that_of_the_estimates_and_so_is_its_error() -> None:
+    from hubbub.server.estimates import estimate
+
+    task, sides = set_task(), [crowd(BEFORE, 100_000, 1), crowd(AFTER, 100_000, 2)]
+    one, two = (next(repeated_states(task, side, 1, place)) for place, side in enumerate(sides))
+    found = compare((task, one), (task, two))
+    each = [estimate(task, state) for state in (one, two)]
+    assert found.difference == pytest.approx(each[1].value - each[0].value)
+    assert found.error == pytest.approx(np.sqrt(each[0].error ** 2 + each[1].error ** 2))
+    # Counts are large: the interval is the normal one.
+    assert found.high - found.difference == pytest.approx(1.959964 * found.error, rel=0.05)
+
+
+def test_pairs_that_are_compared_together_need_more() -> None:
+    alone, many = one_comparison(simultaneous=True), one_comparison(simultaneous=True, pairs=1000)
+    assert (many.high - many.low > 1.1 * (alone.high - alone.low)).all()
+
+
+def test_where_nothing_differs_nothing_is_shown() -> None:
+    wide = task_for(make_mechanism("collision", epsilon=1.0, max_entries=4), 500)
+    states = list(repeated_states(wide, crowd(np.full(500, 0.004), 3000, 5), 2, 6))
+    found = compare((wide, states[0]), (wide, states[1]))
+    assert found.count == 0
+    assert len(found.worth_showing(20)) == 0
+    assert "cannot be told apart in any of 500 keys" in found.words()
+
+
+def test_a_mean_of_keys_nobody_has_is_unknown() -> None:
+    task = task_for(make_mechanism("coco", epsilon=2.0, max_entries=4), KEYS)
+    sides = [crowd(BEFORE, 20_000, 1), crowd(AFTER, 20_000, 2, 0.2)]
+    one, two = (next(repeated_states(task, side, 1, place)) for place, side in enumerate(sides))
+    found = compare((task, one), (task, two), quantity="conditional")
+    unknown = ~np.isfinite(found.error)
+    assert unknown[4:].sum() >= 15
+    assert not found.differs[unknown].any()
+    assert found.differs[[0, 2]].all()
+    assert found.rows()[int(np.flatnonzero(unknown)[0])]["low"] is None
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (small_task(size=11), "other keys"),
+        (small_task(max_entries=3), "max_entries"),
+        (small_task("coco"), "other values"),
+    ],
+)
+def test_only_what_asks_the_same_is_compared(other: Task, words: str) -> None:
+    task = small_task()
+    states = [aggregate(each, b"\0" * each.mechanism.layout.width * 4) for each in (task, other)]
+    with refused(words):
+        compare((task, states[0]), (other, states[1]))
+
+
+def test_another_epsilon_asks_the_same() -> None:
+    sides = []
+    for place, (epsilon, shares) in enumerate(((4.0, BEFORE), (2.0, AFTER))):
+        task = set_task(epsilon)
+        sides.append((task, next(repeated_states(task, crowd(shares, 20_000, place), 1, place))))
+    found = compare(*sides)
+    assert found.guarantee.epsilon == 4.0
+    assert any("add up to 6" in note for note in found.notes)
+    assert found.differs[[0, 2]].all()
+
+
+def test_sums_and_odd_wishes_are_refused() -> None:
+    with refused("Sums grow"):
+        one_comparison(50, quantity="sum")
+    with refused("At least one pair"):
+        one_comparison(50, pairs=0)
+    with refused("level must be"):
+        one_comparison(50, level=1.5)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    task, names = set_task(), ("before.state", "after.state")
+    for place, (name, shares) in enumerate(zip(names, (BEFORE, AFTER), strict=True)):
+        state = next(repeated_states(task, crowd(shares, 20_000, place), 1, place))
+        save_state(tmp_path / name, task, state)
+    files = [tmp_path / name for name in names]
+    said = succeed("compare", *files, "-o", tmp_path / "c.csv")
+    assert (said["differ"], said["total"], said["sides"]) == (2, 24, list(names))
+    assert [row["key"] for row in said["differences"][:2]] == ["2", "0"]
+    assert (
+        (tmp_path / "c.csv").read_text().startswith("key,first,second,difference,error,low,high,differs,of")
+    )
+    text = prose("compare", *files, "0", "5")
+    assert "1 of 2 keys differs between before.state and after.state" in text
+    assert "cannot be told apart" in text
+    for name in ("c.json", "c.parquet"):
+        succeed("compare", *files, "--simultaneous", "-o", tmp_path / name)
+    assert len(json.loads((tmp_path / "c.json").read_text())["differences"]) == KEYS
+    assert "not in the task" in refuse("compare", *files, "nonsense")
+    assert "a name that ends in" in refuse("compare", *files, "-o", tmp_path / "c.txt")
+    assert not (tmp_path / "c.txt").exists()
+
+
+def test_a_handful_of_reports_says_what_it_cannot_see() -> None:
+    found = one_comparison(3)
+    assert found.count == 0
+    assert math.isfinite(found.floor)
+    assert (found.low <= found.difference).all()
+    assert (found.difference <= found.high).all()
