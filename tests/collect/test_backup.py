@@ -249,7 +249,7 @@ def test_uploads_wait_while_something_is_purged(tmp_path: Path, monkeypatch: pyt
 
     def slow(*arguments: Any) -> int:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return drop(*arguments)
 
     monkeypatch.setattr(retention, "_drop_reports", slow)
@@ -261,7 +261,7 @@ def test_uploads_wait_while_something_is_purged(tmp_path: Path, monkeypatch: pyt
         assert collector.send(some_reports(TASK, 3), "first").status == 200
         assert collector.reports == 3
         purging = pool.submit(purge, store, NAME, Horizons(reports=1), NOW)
-        assert begun.wait(10)
+        assert begun.wait(60)
         uploads = [pool.submit(collector.send, some_reports(TASK, 3), f"b{number}") for number in range(8)]
         eventually(lambda: len(collector.service.writer) > 0)
         assert not any(upload.done() for upload in uploads)

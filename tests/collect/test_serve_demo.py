@@ -43,7 +43,7 @@ def test_the_demo_collects_and_leaves_nothing_behind(tmp_path: Path) -> None:
             assert ask(said["dashboard"].partition("#")[0]).status == 200
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
     assert list(tmp_path.iterdir()) == []

@@ -78,7 +78,7 @@ class Collector:
                     outer.batches.setdefault(self.headers["Hubbub-Batch"], body)
                     assert outer.batches[self.headers["Hubbub-Batch"]] == body, "another crowd under one id"
                 outer.received.set()
-                outer.answers.wait(20)
+                outer.answers.wait(60)
                 with suppress(OSError):  # the shuffler may have been killed meanwhile
                     media, said = own_answer(outer.status, self.headers["Hubbub-Batch"])
                     self.send_response(outer.status)
@@ -251,7 +251,7 @@ def test_an_incomplete_crowd_stays_at_shutdown_and_is_there_afterwards(
     last = items(1)
     with serving(create_shuffler_app(mixing)) as url:
         ask(url + PATH, last[0], bearer("up"))
-        assert collector.received.wait(5)
+        assert collector.received.wait(60)
     assert sorted(collector.all_items()) == sorted(sent + last)
 
 
@@ -415,7 +415,7 @@ class Process:
 
     def end(self, how: signal.Signals) -> str:
         self._process.send_signal(how)
-        said = self._process.communicate(timeout=20)[1]
+        said = self._process.communicate(timeout=60)[1]
         assert self._process.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 0)
         return said
 
@@ -426,12 +426,12 @@ def test_killed_while_forwarding(tmp_path: Path, collector: Collector) -> None:
     sent = items(8)
     process = Process(tmp_path, collector.url, "--crowd", 8)
     assert process.post(b"".join(sent)) == {"accepted": 8, "repeated": 0}
-    assert collector.received.wait(10)
+    assert collector.received.wait(60)
     process.end(signal.SIGKILL)
     collector.received.clear()
     collector.answers.set()
     process = Process(tmp_path, collector.url, "--crowd", 8)
-    assert collector.received.wait(10)
+    assert collector.received.wait(60)
     assert process.post(b"".join(sent)) == {"accepted": 0, "repeated": 8}
     process.end(signal.SIGTERM)
     assert len(collector.requests) == 2

@@ -133,7 +133,7 @@ def test_pauses_grow_and_wishes_are_honoured(tmp_path: Path) -> None:
             uploader.add(some_reports(TASK, 7))
             eventually(lambda: len(fake.sent) == 3)
             uploader.add(some_reports(TASK, 7))  # new reports do not shorten the wait
-            eventually(lambda: uploader.waiting == 0, seconds=20)
+            eventually(lambda: uploader.waiting == 0, seconds=60)
         times = [moment for _, _, moment in fake.sent]
         pauses = [after - before for before, after in pairwise(times)]
         least = [0.25, 0.25, 1, 0.9]
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_read_for_a_while(tmp_path: Path) -> None:
         eventually(lambda: "cannot be used" in uploader.trouble)
         assert fake.sent == []
         unreadable.rmdir()
-        eventually(lambda: uploader.waiting == 0, seconds=20)
+        eventually(lambda: uploader.waiting == 0, seconds=60)
         assert same(sent_reports(fake), reports)
 
 
@@ -168,7 +168,7 @@ def test_reports_wait_for_the_network(tmp_path: Path) -> None:
         uploader.add(second)
         assert uploader.waiting == 50
         with fake_collector(int(address.rsplit(":", 1)[1])) as fake:
-            eventually(lambda: uploader.waiting == 0, seconds=20)
+            eventually(lambda: uploader.waiting == 0, seconds=60)
             assert same(sent_reports(fake), first + second)
             assert len(fake.sent) == 5
 
