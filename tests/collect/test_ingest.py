@@ -105,7 +105,7 @@ def test_times_are_rounded(tmp_path: Path) -> None:
             with collector.service.store.reading() as connection:
                 received = connection.execute(sql.select(history.c.period)).scalar_one()
         assert received % step == 0
-        assert 0 <= time.time() - received < step + 5
+        assert 0 <= time.time() - received < step + 60
 
 
 def test_a_large_batch(collector: Collector) -> None:
@@ -242,20 +242,21 @@ def upload_all(collector: Collector, count: int, name: str) -> list[Answer]:
 
 
 def test_uploads_share_a_transaction(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one group is being written the next one gathers: 24 uploads in at most 3 transactions."""
+    """While one group is being written the next one gathers: 24 uploads in 2 transactions, or 1."""
     store = collector.service.store
     sizes: list[int] = []
     append = store.append
 
     def slow(group: Any) -> Any:
         sizes.append(len(group))
-        time.sleep(0.5)
+        if len(sizes) == 1:
+            eventually(lambda: len(collector.service.writer) == 24 - len(group))
         return append(group)
 
     monkeypatch.setattr(store, "append", slow)
     assert {answer.status for answer in upload_all(collector, 24, "shared")} == {200}
     assert sum(sizes) == 24
-    assert len(sizes) <= 3
+    assert len(sizes) <= 2
 
 
 def test_too_many_are_sent_away_and_may_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -156,9 +157,12 @@ def test_a_folder_that_cannot_be_read_for_a_while(tmp_path: Path) -> None:
 
 def test_reports_wait_for_the_network(tmp_path: Path) -> None:
     """Nobody listens; the reports stay on disk, a later uploader finds them, and sends on reconnect."""
-    with fake_collector() as fake:
-        address = fake.address
     first, second = some_reports(TASK, 20), some_reports(TASK, 30)
+    kept = socket.socket()  # bound and deaf: nobody else is given the port meanwhile
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port = kept.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
     with Uploader(address, TASK, "t", tmp_path, batch=10) as uploader:
         uploader.add(first)
         assert not uploader.flush(0.1)
@@ -167,8 +171,8 @@ def test_reports_wait_for_the_network(tmp_path: Path) -> None:
     with Uploader(address, TASK, "t", tmp_path, batch=10) as uploader:
         uploader.add(second)
         assert uploader.waiting == 50
-        with fake_collector(int(address.rsplit(":", 1)[1])) as fake:
-            eventually(lambda: uploader.waiting == 0, seconds=60)
+        with kept, fake_collector(port) as fake:
+            eventually(lambda: uploader.waiting == 0)
             assert same(sent_reports(fake), first + second)
             assert len(fake.sent) == 5
 
