@@ -118,9 +118,11 @@ def test_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_weights_that_are_none_hide_nothing() -> None:
-    published = small_task("privkv", as_published=True, size=10, values="signed")
+    mechanism = {"name": "privkv", "epsilon": 1.0, "max_entries": 2, "size": 10, "as_published": True}
+    published = {"name": "x", "keys": {"kind": "closed", "size": 10}, "mechanism": mechanism}
+    Task.parse(published)
     with refused("several messages are for"):
-        Task.parse({**published.model_dump(), "mechanism": published.mechanism, "messages": 2})
+        Task.parse({**published, "messages": 2})
 
 
 def test_a_ledger_of_rounds_does_not_know_people() -> None:
