@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import contents, reason, refuse, refused, succeed, write_csv
-from hubbub import Client, Task, aggregate, estimate, make_mechanism
+from helpers import contents, reason, refuse, refused, run_cli, succeed, write_csv
+from hubbub import Client, Task, aggregate, estimate, make_mechanism, publish, run
 from hubbub.device.client import encode_record
+from hubbub.primitives.errors import Refused
 from hubbub.tables.records import read_table
 
 MECHANISM = {"name": "collision", "epsilon": 1.0, "max_entries": 2}
@@ -60,6 +61,13 @@ def test_expected_users_are_those_that_are_given_or_else_those_of_the_table(tabl
         for users, given in {0: (), 7: ("--users", 7), 10**6: ("--users", 10**6)}.items()
     }
     assert bits[0] == bits[7] < bits[10**6]
+
+
+def test_a_number_that_is_not_whole_is_refused(table: Path) -> None:
+    with pytest.raises(Refused, match=r"max_entries is a whole number, not 2\.5"):
+        run(table, user="user", key="page", epsilon=1.0, max_entries=2.5)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="users is a whole number, not nan"):
+        run(table, user="user", key="page", epsilon=1.0, max_entries=2, users=float("nan"))  # type: ignore[arg-type]
 
 
 # Tables
@@ -152,6 +160,24 @@ def test_what_is_no_reports_is_refused(form: Callable[[list[bytes]], Any], why: 
 
 
 # Questions
+
+
+def test_keys_do_nothing_to_a_terminal(tmp_path: Path) -> None:
+    """Colours, turned lines and bells in a key are written out, by commands and by print."""
+    evil = ["\x1b[31mred", "\u202eback", "bell\x07"]
+    table = write_csv(tmp_path / "t.csv", [("user", "key"), *enumerate(evil)])
+    wish = ("--epsilon", 1, "--max-entries", 1, "--user", "user", "--key", "key")
+    found = run(table, user="user", key="key", epsilon=1.0, max_entries=1)
+    assert set(found.keys) == set(evil)
+    publish(dict.fromkeys(evil, 50), epsilon=1.0).save(tmp_path / "r.hubbub")
+    told = [
+        str(found),
+        run_cli("run", table, *wish).stdout,
+        run_cli("query", tmp_path / "r.hubbub", *evil).stdout,
+    ]
+    for text in told:
+        assert "\\u202eback" in text
+        assert not set(text) & set("\x1b\u202e\x07")
 
 
 def test_one_key_is_one_key() -> None:

@@ -31,7 +31,7 @@ from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 TASK = collected_task()
 SHORT: dict[str, Any] = {
     "header_seconds": 0.5,
-    "idle_seconds": 1.0,
+    "idle_seconds": 2.0,
     "stall_seconds": 0.5,
     "body_grace": 0.5,
     "slowest_body": 1000,
@@ -41,7 +41,7 @@ SHORT: dict[str, Any] = {
 @contextmanager
 def dialled(address: str) -> Iterator[socket.socket]:
     place = urlsplit(address)
-    with socket.create_connection((place.hostname, place.port), timeout=20) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
         yield connection
 
 
@@ -84,7 +84,12 @@ class Target:
         return ask(self.address + self.path, body, headers)
 
     def honest(self) -> bool:
-        return self.upload(self.body()).status == 200
+        """Whether an upload is taken; one that our own slowness has ended is sent again, as senders do."""
+        for _ in range(3):
+            with suppress(OSError):
+                if (status := self.upload(self.body()).status) != 408:
+                    return status == 200
+        return False
 
 
 @pytest.fixture(params=["collector", "shuffler"])
@@ -138,7 +143,12 @@ def test_an_idle_connection_is_kept_for_a_while_and_then_closed(target: Target) 
     with dialled(target.address) as idle:
         for _ in range(2):
             idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b"200 OK" in idle.recv(1 << 16)
+            answer = b""
+            while not answer.endswith(b"}"):  # head and body may come one after the other
+                part = idle.recv(1 << 16)
+                assert part
+                answer += part
+            assert b"200 OK" in answer
         eventually(lambda: closed(idle))
 
 
@@ -239,6 +249,22 @@ def test_a_slow_login_is_not_waited_for(tmp_path: Path) -> None:
         assert b" 408 " in said(slow)
 
 
+def test_slow_logins_take_nobodys_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Forms that do not come, more of them than there are places, from people without a token."""
+    limits = {**SHORT, "body_grace": 600.0, "connections": 30}
+    with collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector:
+        place = urlsplit(collector.address).netloc
+        lines = ["POST /login HTTP/1.1", f"Host: {place}", f"Origin: http://{place}", "Content-Length: 100"]
+        with ExitStack() as stack:
+            for _ in range(60):
+                slow = stack.enter_context(dialled(collector.address))
+                slow.sendall("\r\n".join([*lines, "", ""]).encode())
+            for number in range(5):
+                assert collector.send(some_reports(TASK, 3), f"honest-{number}").status == 200
+        eventually(lambda: not collector.app.state.room._coming)
+    assert "failed" not in caplog.text  # those who went away are no mistake of ours
+
+
 def test_a_client_that_does_not_read_is_hung_up_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -259,7 +285,7 @@ def test_a_client_that_does_not_read_is_hung_up_on(
                 deaf.send(question * 50)
             return bool(ended)
 
-        eventually(ask_again, seconds=30)
+        eventually(ask_again, seconds=60)
         assert collector.send(some_reports(TASK, 3), "honest").status == 200
     assert "failed" not in caplog.text
 
@@ -276,13 +302,13 @@ def test_one_token_cannot_take_all_places(tmp_path: Path, monkeypatch: pytest.Mo
 
         def hang(group: Any) -> Any:
             begun.set()
-            go_on.wait(20)
+            go_on.wait(60)
             return append(group)
 
         monkeypatch.setattr(store, "append", hang)
         with ThreadPoolExecutor(4) as pool:
             waiting = [pool.submit(collector.upload, body, "greedy", greedy)]
-            assert begun.wait(10)
+            assert begun.wait(60)
             waiting += [
                 pool.submit(collector.upload, body, f"greedy-{number}", greedy) for number in range(2)
             ]
@@ -335,17 +361,36 @@ def test_all_routes_share_the_memory(target: Target) -> None:
     paths = [target.path]
     if isinstance(target.service, Collector):
         paths += [target.service.shuffled, f"{target.service.path}/shuffled"]
-    for path in paths:
+    for path, other in itertools.product(paths, paths):
         with dialled(target.address) as half:
             half.sendall(head(path, 20_000, target.token, "half") + b"x" * 19_000)
-            for other in paths:
 
-                def refused(other: str = other) -> bool:
-                    headers = {**bearer(target.token), "Hubbub-Batch": "more"}
-                    return ask(target.address + other, b"x" * 2000, headers).status == 429
+            def refused(other: str = other) -> bool:
+                headers = {**bearer(target.token), "Hubbub-Batch": "more"}
+                return ask(target.address + other, b"x" * 2000, headers).status == 429
 
-                eventually(refused)
+            eventually(refused)
         eventually(target.honest)
+
+
+@pytest.mark.parametrize("limit", ["memory", "memory_per_token"])
+def test_bodies_that_stop_before_their_end_keep_nobody_out(limit: str, tmp_path: Path) -> None:
+    """They may take their time, since much of them has come; but when the room is full, they make room."""
+    limits: dict[str, Any] = {**SHORT, "body_grace": 600.0, limit: 10_000}
+    body = sealed_batch(TASK, some_reports(TASK, 1000))
+    with (
+        collecting(f"sqlite:///{tmp_path}/s.db", TASK, **limits) as collector,
+        dialled(collector.address) as one,
+        dialled(collector.address) as two,
+    ):
+        for number, half in enumerate((one, two)):
+            half.sendall(head(f"{collector.path}/reports", 6000, collector.token, f"half-{number}"))
+            half.sendall(b"x" * 4500)
+        eventually(lambda: collector.app.state.room.held == 9000)
+        assert collector.upload(body, "honest").status == 429
+        eventually(lambda: collector.upload(body, "honest").status == 200)
+        assert b"others came after it" in said(one)  # the older of the two
+        assert not closed(two)
 
 
 def full(collector: Collector, body: bytes) -> bool:
@@ -386,7 +431,7 @@ def test_few_files_and_many_connections(tmp_path: Path) -> None:
         assert "Too many open files" not in (tmp_path / "log").read_text()
     finally:
         service.send_signal(signal.SIGTERM)
-        assert service.wait(30) == 0
+        assert service.wait(60) == 0
         assert service.stdout is not None
         service.stdout.close()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +16,13 @@ import pytest
 from collecting import collected_task, collecting, eventually, sealed_batch, some_reports
 from live import keyed_mixer, opaque_items, own_answer
 
+from hubbub.collect import known_keys
 from hubbub.collect.retention import Horizons, purge
 from hubbub.collect.shuffler import Shuffler
 from hubbub.device import spool, upload
 from hubbub.device.upload import Uploader
 from hubbub.primitives.envelope import unseal
-from hubbub.protocol.delivery import judge
+from hubbub.protocol.delivery import judge, service_address
 from hubbub.protocol.sealing import seal, sealed_width
 from hubbub.server.fold import aggregate
 
@@ -150,6 +152,59 @@ def reports_in(portal: Portal) -> bytes:
 
 def same(reports: bytes, others: bytes) -> bool:
     return aggregate(TASK, reports).to_bytes() == aggregate(TASK, others).to_bytes()
+
+
+@contextmanager
+def tarpit(first: bytes, then: bytes) -> Iterator[str]:
+    """Answers everybody a little at a time, without end."""
+    over = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.sendall(first)
+                while not over.wait(0.05):
+                    self.request.sendall(then)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = False
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 90000\r\n\r\n", b"x"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_an_answer_without_end_is_not_waited_for(
+    first: bytes, then: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte comes in time, and the last one never: the sender ends it, keeps the batch, and can be closed."""
+    with tarpit(first, then) as url:
+        uploader = Uploader(url, TASK, "token", tmp_path / "spool", batch=1, timeout=0.5)
+        uploader.add(some_reports(TASK, 1))
+        eventually(lambda: bool(uploader.trouble))
+        uploader.close()
+        assert uploader.waiting == 1
+        assert not uploader.refused
+        mixer = keyed_mixer(tmp_path / "shuffler.db")
+        keys = known_keys.KnownKeys(mixer, service_address(url))
+        monkeypatch.setattr(known_keys, "_PATIENCE", 0.5)
+        with pytest.raises(known_keys.Unanswered):
+            keys.ask()
 
 
 @pytest.mark.usefixtures("quick")

@@ -38,10 +38,11 @@ def folder(tmp_path: Path) -> Path:
         ("privatize {0}/table.csv {0}/task.toml -o {0}/out.reports", "table"),
         ("simulate {0}/task.toml --like {0}/table.csv -o {0}/out.json", "simulated"),
         ("estimate {0}/a.state -o {0}/out.json", "reports"),
+        ("inspect {0}/a.state", "reports"),
         ("task show {0}/task.toml", "device"),
         ("plan --keys 9 --max-entries 1", "device"),
     ],
-    ids=["run", "privatize", "simulate", "estimate", "task", "plan"],
+    ids=["run", "privatize", "simulate", "estimate", "inspect", "task", "plan"],
 )
 def test_a_command_says_who_is_trusted(command: str, noise: str, folder: Path) -> None:
     """For people and for machines, and in what it writes."""
@@ -55,6 +56,7 @@ def test_a_command_says_who_is_trusted(command: str, noise: str, folder: Path) -
     told = succeed(*words)
     found = [row["guarantee"] for row in (told, *told.get("options", ())) if "guarantee" in row]
     assert found
+    found += [span["local"] for span in told.get("over_time", ())]
     if (folder / "out.json").exists():
         found.append(json.loads((folder / "out.json").read_text())["guarantee"])
     for guarantee in found:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from live import Answer, ask, bearer
+from starlette.applications import Starlette
 
 from hubbub.collect.api import create_app
 from hubbub.collect.service import Service
@@ -54,12 +55,13 @@ def sealed_batch(task: Task, reports: bytes, **changes: Any) -> bytes:
 class Collector:
     """A running service and somebody who may do everything."""
 
-    def __init__(self, address: str, service: Service) -> None:
-        self.address, self.service = address, service
-        self.task = service.tasks()[0]
+    def __init__(self, address: str, app: Starlette) -> None:
+        self.address, self.app = address, app
+        self.service: Service = app.state.service
+        self.task = self.service.tasks()[0]
         self.path = f"/v1/tasks/{self.task.digest.hex()}"
         self.shuffled = f"/v2/tasks/{self.task.digest.hex()}/shuffled"
-        self.token = service.tokens.new("admin")
+        self.token = self.service.tokens.new("admin")
 
     def get(self, path: str, token: str | None = None) -> Answer:
         return ask(self.address + path, headers=bearer(token or self.token))
@@ -83,11 +85,11 @@ def collecting(url: str, *tasks: Task, **limits: Any) -> Iterator[Collector]:
     """The service over a store, on a free port."""
     app = create_app(Store(url), tasks or (collected_task(),), Settings(**limits))
     with serving(app) as address:
-        yield Collector(address, app.state.service)
+        yield Collector(address, app)
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait until something becomes true."""
+def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait until something becomes true; for long, since a machine with other things to do may be slow."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"

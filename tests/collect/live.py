@@ -39,7 +39,7 @@ def ask(
     request = urllib.request.Request(url, body, headers or {}, method=method)  # type: ignore[arg-type]
     opener = urllib.request.build_opener(_Stay, urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=20) as found:
+        with opener.open(request, timeout=60) as found:
             return _answer(found)
     except urllib.error.HTTPError as found:
         with found:

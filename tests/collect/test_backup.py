@@ -62,11 +62,12 @@ def test_a_backup_under_load_has_all_that_was_acknowledged(
     """
     parts = {f"20261116-{number}": some_reports(TASK, 20, seed=number + 1) for number in range(240)}
     acknowledged: list[str] = []
-    target, enough = tmp_path / "copy.db", threading.Event()
+    target, enough, looked = tmp_path / "copy.db", threading.Event(), threading.Event()
     with collecting(store_url, fold_every=0.02) as collector:
 
         def send(place: int) -> None:
-            for name in list(parts)[place::4]:
+            for number, name in enumerate(list(parts)[place::4]):
+                assert number < 40 or looked.wait(60)  # what is left comes while the copy is made
                 assert collector.send(parts[name], name).status == 200
                 acknowledged.append(name)
                 if len(acknowledged) >= 60:
@@ -77,6 +78,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged(
             sender.start()
         assert enough.wait(60)
         before = list(acknowledged)
+        looked.set()
         said = succeed("store", "backup", target, "--store", store_url)
         for sender in senders:
             sender.join()
@@ -249,7 +251,7 @@ def test_uploads_wait_while_something_is_purged(tmp_path: Path, monkeypatch: pyt
 
     def slow(*arguments: Any) -> int:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return drop(*arguments)
 
     monkeypatch.setattr(retention, "_drop_reports", slow)
@@ -261,7 +263,7 @@ def test_uploads_wait_while_something_is_purged(tmp_path: Path, monkeypatch: pyt
         assert collector.send(some_reports(TASK, 3), "first").status == 200
         assert collector.reports == 3
         purging = pool.submit(purge, store, NAME, Horizons(reports=1), NOW)
-        assert begun.wait(10)
+        assert begun.wait(60)
         uploads = [pool.submit(collector.send, some_reports(TASK, 3), f"b{number}") for number in range(8)]
         eventually(lambda: len(collector.service.writer) > 0)
         assert not any(upload.done() for upload in uploads)

@@ -105,7 +105,7 @@ def test_times_are_rounded(tmp_path: Path) -> None:
             with collector.service.store.reading() as connection:
                 received = connection.execute(sql.select(history.c.period)).scalar_one()
         assert received % step == 0
-        assert 0 <= time.time() - received < step + 5
+        assert 0 <= time.time() - received < step + 60
 
 
 def test_a_large_batch(collector: Collector) -> None:
@@ -194,7 +194,7 @@ def test_unknown_tasks_and_batch_ids(collector: Collector) -> None:
 def raw(collector: Collector, text: str) -> str:
     """The first line of the answer to a request that ends where its body should begin."""
     place = urlsplit(collector.address)
-    with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
+    with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
         connection.sendall(text.replace("\n", "\r\n").encode())
         return connection.recv(100).split(b"\r\n")[0].decode()
 
@@ -216,7 +216,7 @@ def test_a_sender_who_goes_away_leaves_nothing(collector: Collector) -> None:
     body = sealed_batch(TASK, some_reports(TASK, 1000))
     place = urlsplit(collector.address)
     for size in (0, 10, len(body) - 1):
-        with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
+        with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
             head = f"POST {collector.path}/reports HTTP/1.1\nHost: x\nHubbub-Batch: gone-{size}\n"
             head += f"Authorization: Bearer {collector.token}\nContent-Length: {len(body)}\n\n"
             connection.sendall(head.replace("\n", "\r\n").encode() + body[:size])
@@ -242,20 +242,21 @@ def upload_all(collector: Collector, count: int, name: str) -> list[Answer]:
 
 
 def test_uploads_share_a_transaction(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one group is being written the next one gathers: 24 uploads in at most 3 transactions."""
+    """While one group is being written the next one gathers: 24 uploads in 2 transactions, or 1."""
     store = collector.service.store
     sizes: list[int] = []
     append = store.append
 
     def slow(group: Any) -> Any:
         sizes.append(len(group))
-        time.sleep(0.5)
+        if len(sizes) == 1:
+            eventually(lambda: len(collector.service.writer) == 24 - len(group))
         return append(group)
 
     monkeypatch.setattr(store, "append", slow)
     assert {answer.status for answer in upload_all(collector, 24, "shared")} == {200}
     assert sum(sizes) == 24
-    assert len(sizes) <= 3
+    assert len(sizes) <= 2
 
 
 def test_too_many_are_sent_away_and_may_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +264,7 @@ def test_too_many_are_sent_away_and_may_come_back(tmp_path: Path, monkeypatch: p
     with collecting(f"sqlite:///{tmp_path}/s.db", queue=3) as collector:
         store, go_on = collector.service.store, threading.Event()
         append = store.append
-        monkeypatch.setattr(store, "append", lambda group: go_on.wait(10) and append(group))
+        monkeypatch.setattr(store, "append", lambda group: go_on.wait(60) and append(group))
         with ThreadPoolExecutor(1) as pool:
             answers = pool.submit(upload_all, collector, 12, "many")
             eventually(lambda: "429" in collector.service.metrics.text(0, []))
@@ -284,7 +285,7 @@ def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
     with collecting(f"sqlite:///{tmp_path}/s.db", patience=0.3) as collector:
         store, go_on = collector.service.store, threading.Event()
         append = store.append
-        monkeypatch.setattr(store, "append", lambda group: go_on.wait(20) and append(group))
+        monkeypatch.setattr(store, "append", lambda group: go_on.wait(60) and append(group))
         bodies = [sealed_batch(TASK, some_reports(TASK, 10)) for _ in range(3)]
         for number, body in enumerate(bodies):
             problem(collector.upload(body, f"b{number}"), 503, "later")

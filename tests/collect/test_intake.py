@@ -43,7 +43,7 @@ class Place:
 
     def answers(self, *pieces: bytes) -> list[tuple[bytes, dict[bytes, bytes], bytes]]:
         """Everything that is said to these bytes, until the service hangs up."""
-        with socket.create_connection((self.address.hostname, self.address.port), timeout=20) as connection:
+        with socket.create_connection((self.address.hostname, self.address.port), timeout=60) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             file = connection.makefile("rb")
             for number, piece in enumerate(pieces):
@@ -133,7 +133,7 @@ def test_other_methods_and_a_hint_to_continue(place: Place) -> None:
     request = place.request(body, "hint", Connection="close", Expect="100-continue")
     (whole,) = place.answers(request)  # it did not wait for the hint, so it needs none
     assert whole[0] == b"HTTP/1.1 200 OK\r\n"
-    with socket.create_connection((place.address.hostname, place.address.port), timeout=20) as connection:
+    with socket.create_connection((place.address.hostname, place.address.port), timeout=60) as connection:
         connection.sendall(request[: -len(body)])
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100")
         connection.sendall(body)

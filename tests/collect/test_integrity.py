@@ -137,7 +137,7 @@ def test_the_end_does_not_wait_for_a_look(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(transactions, "damaged_pages", endless)
     with collecting(f"sqlite:///{tmp_path}/s.db", TASK) as collector:
-        assert begun.wait(20)
+        assert begun.wait(60)
         assert collector.send(some_reports(TASK, 5), "meanwhile").status == 200
 
 

@@ -378,7 +378,7 @@ def hubbub_serve(folder: Path, *arguments: object) -> Iterator[tuple[dict[str, A
             yield said, running
         finally:
             running.terminate()
-            running.wait(30)
+            running.wait(60)
             running.stdout.close()
 
 
@@ -410,7 +410,7 @@ def test_the_command_and_what_it_writes_down(tmp_path: Path) -> None:
     with hubbub_serve(tmp_path, tmp_path / "task.toml", "--store", url) as (said, running):
         assert said["tokens"] == {}
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
 
 
 def test_several_processes(new_database: Callable[[], str], tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_processes_end_with_the_one_that_started_them(
                 return True
             return False
 
-        eventually(nobody, seconds=30)
+        eventually(nobody, seconds=60)
 
 
 def test_a_role_without_rights_is_refused_in_a_sentence(new_database: Callable[[], str]) -> None:

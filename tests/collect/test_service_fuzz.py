@@ -269,7 +269,7 @@ def test_random_bytes_on_the_socket(collector: Collector) -> None:
         start.encode() + b"X: " + rng.randbytes(100) + b"\r\n\r\n",
     ]
     for data in lies:
-        with socket.create_connection((place.hostname, place.port), timeout=5) as connection:
+        with socket.create_connection((place.hostname, place.port), timeout=60) as connection:
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
             found = b""

@@ -78,7 +78,7 @@ class Collector:
                     outer.batches.setdefault(self.headers["Hubbub-Batch"], body)
                     assert outer.batches[self.headers["Hubbub-Batch"]] == body, "another crowd under one id"
                 outer.received.set()
-                outer.answers.wait(20)
+                outer.answers.wait(60)
                 with suppress(OSError):  # the shuffler may have been killed meanwhile
                     media, said = own_answer(outer.status, self.headers["Hubbub-Batch"])
                     self.send_response(outer.status)
@@ -251,7 +251,7 @@ def test_an_incomplete_crowd_stays_at_shutdown_and_is_there_afterwards(
     last = items(1)
     with serving(create_shuffler_app(mixing)) as url:
         ask(url + PATH, last[0], bearer("up"))
-        assert collector.received.wait(5)
+        assert collector.received.wait(60)
     assert sorted(collector.all_items()) == sorted(sent + last)
 
 
@@ -415,7 +415,7 @@ class Process:
 
     def end(self, how: signal.Signals) -> str:
         self._process.send_signal(how)
-        said = self._process.communicate(timeout=20)[1]
+        said = self._process.communicate(timeout=60)[1]
         assert self._process.returncode == (-signal.SIGKILL if how == signal.SIGKILL else 0)
         return said
 
@@ -426,12 +426,12 @@ def test_killed_while_forwarding(tmp_path: Path, collector: Collector) -> None:
     sent = items(8)
     process = Process(tmp_path, collector.url, "--crowd", 8)
     assert process.post(b"".join(sent)) == {"accepted": 8, "repeated": 0}
-    assert collector.received.wait(10)
+    assert collector.received.wait(60)
     process.end(signal.SIGKILL)
     collector.received.clear()
     collector.answers.set()
     process = Process(tmp_path, collector.url, "--crowd", 8)
-    assert collector.received.wait(10)
+    assert collector.received.wait(60)
     assert process.post(b"".join(sent)) == {"accepted": 0, "repeated": 8}
     process.end(signal.SIGTERM)
     assert len(collector.requests) == 2
@@ -456,9 +456,7 @@ def test_killed_at_random_moments(tmp_path: Path, collector: Collector) -> None:
     extra = items(7)
     for batch in [*left, extra]:
         process.post(b"".join(batch))
-    deadline = time.monotonic() + 10
-    while len(set(collector.all_items())) < len(sent + extra) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    eventually(lambda: len(set(collector.all_items())) >= len(sent + extra))
     log = process.end(signal.SIGTERM)
     assert sorted(collector.all_items()) == sorted(sent + extra)
     assert min(len(split(body)) for body in collector.batches.values()) >= 7
@@ -490,9 +488,7 @@ def test_from_the_device_to_the_estimate(tmp_path: Path) -> None:
                 people = [reports[start : start + width] for start in range(0, len(reports), width)]
                 uploader.add_sealed([seal(report, public, task) for report in people])
                 assert uploader.flush()
-            deadline = time.monotonic() + 10
-            while not service.reports and time.monotonic() < deadline:
-                time.sleep(0.02)
+            eventually(lambda: service.reports > 0)
         about = service.get(service.path).json
         state = service.service.folder.fold(task).state
     assert state.to_bytes() == aggregate(task, reports).to_bytes()
@@ -646,22 +642,25 @@ def test_what_is_refused_is_bounded(
 
 
 def test_requests_share_a_wait_for_the_disk(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one group is on its way to the disk the next one gathers: 24 requests in at most 3 waits."""
+    """While one group is on its way to the disk the next one gathers: 24 requests in 2 waits, or 1."""
     waits: list[int] = []
     to_disk = staging._to_disk
 
     def slow(file: int) -> None:
         waits.append(file)
-        time.sleep(0.5)
+        if len(waits) == 1:  # of those that are still to come, all queue up
+            eventually(lambda: mixer.waiting(TASK) + len(relay._writer) == 25)
         to_disk(file)
 
-    with serving(create_shuffler_app(shuffler(mixer, crowd=100))) as url:
+    app = create_shuffler_app(shuffler(mixer, crowd=100))
+    relay = app.state.intakes[PATH]
+    with serving(app) as url:
         assert ask(url + PATH, items(1)[0], bearer("up")).status == 200
         monkeypatch.setattr(staging, "_to_disk", slow)
         with ThreadPoolExecutor(24) as pool:
             answers = list(pool.map(lambda one: ask(url + PATH, one, bearer("up")), items(24)))
     assert [answer.json for answer in answers] == [{"accepted": 1, "repeated": 0}] * 24
-    assert len(waits) <= 3
+    assert len(waits) <= 2
 
 
 def test_a_full_disk_is_said_and_loses_nothing(mixer: Mixer, monkeypatch: pytest.MonkeyPatch) -> None:

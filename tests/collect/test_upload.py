@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -133,7 +134,7 @@ def test_pauses_grow_and_wishes_are_honoured(tmp_path: Path) -> None:
             uploader.add(some_reports(TASK, 7))
             eventually(lambda: len(fake.sent) == 3)
             uploader.add(some_reports(TASK, 7))  # new reports do not shorten the wait
-            eventually(lambda: uploader.waiting == 0, seconds=20)
+            eventually(lambda: uploader.waiting == 0, seconds=60)
         times = [moment for _, _, moment in fake.sent]
         pauses = [after - before for before, after in pairwise(times)]
         least = [0.25, 0.25, 1, 0.9]
@@ -150,15 +151,18 @@ def test_a_folder_that_cannot_be_read_for_a_while(tmp_path: Path) -> None:
         eventually(lambda: "cannot be used" in uploader.trouble)
         assert fake.sent == []
         unreadable.rmdir()
-        eventually(lambda: uploader.waiting == 0, seconds=20)
+        eventually(lambda: uploader.waiting == 0, seconds=60)
         assert same(sent_reports(fake), reports)
 
 
 def test_reports_wait_for_the_network(tmp_path: Path) -> None:
     """Nobody listens; the reports stay on disk, a later uploader finds them, and sends on reconnect."""
-    with fake_collector() as fake:
-        address = fake.address
     first, second = some_reports(TASK, 20), some_reports(TASK, 30)
+    kept = socket.socket()  # bound and deaf: nobody else is given the port meanwhile
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port = kept.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
     with Uploader(address, TASK, "t", tmp_path, batch=10) as uploader:
         uploader.add(first)
         assert not uploader.flush(0.1)
@@ -167,8 +171,8 @@ def test_reports_wait_for_the_network(tmp_path: Path) -> None:
     with Uploader(address, TASK, "t", tmp_path, batch=10) as uploader:
         uploader.add(second)
         assert uploader.waiting == 50
-        with fake_collector(int(address.rsplit(":", 1)[1])) as fake:
-            eventually(lambda: uploader.waiting == 0, seconds=20)
+        with kept, fake_collector(port) as fake:
+            eventually(lambda: uploader.waiting == 0)
             assert same(sent_reports(fake), first + second)
             assert len(fake.sent) == 5
 

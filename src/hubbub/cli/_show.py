@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -9,8 +10,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hubbub.cli._common import tell
+from hubbub.primitives.text import visible
 
 if TYPE_CHECKING:
+    from hubbub.model.guarantee import Noise
     from hubbub.protocol.task import Task
     from hubbub.server.estimates import Estimate
 
@@ -38,7 +41,8 @@ def show_estimate(estimate: Estimate, top: int) -> None:
             error = "unknown" if row["error"] is None else f"{row['error']:.4f}"
             span = f"{row['low']:.4f} .. {row['high']:.4f}"
             style = "dim" if row["flagged"] else None
-            table.add_row(Text(row["key"]), f"{row['value']:.4f}", error, span, mark_of(row), style=style)
+            key = Text(visible(row["key"]))
+            table.add_row(key, f"{row['value']:.4f}", error, span, mark_of(row), style=style)
         Console().print(table)
         if len(estimate) > len(best):
             tell(f"{len(estimate) - len(best):,} more keys.")
@@ -59,8 +63,11 @@ def shown(estimate: Estimate, top: int) -> dict[str, Any]:
     return {"estimates": rows, "shown": len(rows), "total": len(estimate)}
 
 
-def describe_task(task: Task, promise: bool = True, verbose: bool = False) -> str:
-    """A task in a few lines, with its guarantee in words; `verbose` adds all parameters of the mechanism."""
+def describe_task(task: Task, promise: bool = True, verbose: bool = False, noise: Noise = "device") -> str:
+    """A task in a few lines, with its guarantee in words; `verbose` adds all parameters of the mechanism.
+
+    `noise` says who has added it or will; a task by itself is for devices.
+    """
     mechanism, keys, layout = task.mechanism, task.keys, task.mechanism.layout
     universe = {
         "closed": _counted(keys.count, "key", "keys"),
@@ -87,7 +94,7 @@ def describe_task(task: Task, promise: bool = True, verbose: bool = False) -> st
     if promise:
         from hubbub.privacy.over_time import spending
 
-        lines.append(f"guarantee  {task.guarantee.words()}")
+        lines.append(f"guarantee  {replace(task.guarantee, noise=noise).words()}")
         if task.period != "once" or task.reports_per_period > 1:
             lines.append(f"spending   {spending(task)}")
     return "\n".join(lines)
@@ -97,10 +104,14 @@ def _counted(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def task_facts(task: Task) -> dict[str, object]:
+def task_facts(task: Task, noise: Noise = "device") -> dict[str, object]:
     """The same as plain data."""
     from hubbub.privacy.over_time import over_time
 
+    spans = [
+        span if span.local is None else replace(span, local=replace(span.local, noise=noise))
+        for span in over_time(task)
+    ]
     return {
         "task": {key: value for key, value in task.model_dump(exclude_none=True).items() if key != "keys"},
         "keys": task.keys.model_dump(exclude={"vocabulary"}, exclude_none=True) | {"count": task.keys.count},
@@ -108,6 +119,6 @@ def task_facts(task: Task) -> dict[str, object]:
         "estimates": list(task.mechanism.quantities),
         "report_bytes": task.mechanism.layout.width,
         "report_bits": task.mechanism.layout.bits,
-        "guarantee": task.guarantee.as_dict(),
-        "over_time": [span.as_dict() for span in over_time(task)],
+        "guarantee": replace(task.guarantee, noise=noise).as_dict(),
+        "over_time": [span.as_dict() for span in spans],
     }

@@ -35,7 +35,7 @@ def command(*, path: Path, report: int | None, verbose: bool, as_json: bool) -> 
         say(as_json, {"kind": "release", **facts}, _describe_release(facts, verbose))
         return
     task, envelope = open_file(path)
-    facts = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task)}
+    facts = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task, "reports")}
     lines = [f"{path}: {KINDS[envelope.kind]}, {envelope.count:,} reports, checksum is right"]
     if envelope.kind == REPORTS:
         _, packed = load_reports(path)
@@ -49,7 +49,7 @@ def command(*, path: Path, report: int | None, verbose: bool, as_json: bool) -> 
             lines.append(f"report {report}: " + ", ".join(f"{n} {v}" for n, v in facts["report"].items()))
     else:
         load_state(path)
-    say(as_json, facts, "\n".join([*lines, describe_task(task, verbose=verbose)]))
+    say(as_json, facts, "\n".join([*lines, describe_task(task, verbose=verbose, noise="reports")]))
 
 
 def _describe_release(facts: dict[str, Any], verbose: bool) -> str:

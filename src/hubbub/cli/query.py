@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hubbub.cli._common import EXISTING, Command, json_option, say, tell
+from hubbub.primitives.text import visible
 
 
 @click.command(cls=Command, example="hubbub query counts.hub apple pear")
@@ -48,9 +49,8 @@ def command(
     def show() -> None:
         click.echo(f"{'value':>12}{'low':>12}{'high':>12}  {'from':<8}  key")
         for row in answers.rows():
-            click.echo(
-                f"{row['value']:>12.6g}{row['low']:>12.6g}{row['high']:>12.6g}  {row['source']:<8}  {row['key']}"
-            )
+            numbers = f"{row['value']:>12.6g}{row['low']:>12.6g}{row['high']:>12.6g}"
+            click.echo(f"{numbers}  {row['source']:<8}  {visible(str(row['key']))}")
         tell(f"{guarantee.short()}; estimator {answers.estimator}; 95% intervals.", err=True)
 
     data = {

@@ -116,7 +116,7 @@ def command(
 
     data = {
         **result.about(),
-        **task_facts(task),
+        **task_facts(task, "table"),
         "summary": summary.as_dict(),
         **shown(result, top),
         "file": str(output) if output else None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, progress, say, table_options, tell
+from hubbub.primitives.text import visible
 
 if TYPE_CHECKING:
     from hubbub.calls.outcome import Outcome
@@ -112,7 +113,9 @@ def _show(outcome: Outcome, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         true = "-" if row["truth"] is None else f"{row['truth']:.4f}"
         span = f"{row['low']:.4f} .. {row['high']:.4f}"
-        shown.add_row(Text(row["key"]), true, f"{row['value']:.4f}", span, "hit" if row["inside"] else "miss")
+        shown.add_row(
+            Text(visible(row["key"])), true, f"{row['value']:.4f}", span, "hit" if row["inside"] else "miss"
+        )
     Console().print(shown)
     if len(found) > len(rows):
         tell(f"{len(found) - len(rows):,} more keys.")

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,6 +47,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     service = Service(store, tasks, settings or Settings())
     app = _App(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.settings = service, service.settings
+    app.state.room = Room(service.settings)
     route = partial(
         Uploads,
         service.by_digest,
@@ -54,7 +56,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
         service.store,
         service.writer,
         service.metrics,
-        Room(service.settings),
+        app.state.room,
         damaged=service.folder.damaged,
     )
     for version, name, uploads in (
@@ -122,6 +124,8 @@ class _Outermost:
 
         try:
             await self._app(scope, receive, send_safely)
+        except ClientDisconnect:  # nobody is left to hear of it
+            return
         except Exception:
             _log.exception("a request failed")
             if started:

@@ -47,15 +47,23 @@ class _Guest:
     """A body that is on its way."""
 
     def __init__(self) -> None:
+        self.since, self.arrived = time.monotonic(), 0
         self.waiting: asyncio.Timeout | None = None
         self.sent_away = False
+
+    def send_away(self) -> None:
+        """Wait for it no longer."""
+        self.sent_away = True
+        if self.waiting is not None:
+            self.waiting.reschedule(0)
 
 
 class Room:
     """What the uploads of one process hold in memory, all of its routes together, and who they are of.
 
-    Only what has come takes room, so an announcement costs nothing. Whoever sends slowly must not keep others with the
-    same token out: when a token has too many bodies on their way, the one that has been coming longest is sent away.
+    Only what has come takes room, so an announcement costs nothing. Whoever sends slowly must not keep others out: when
+    a token has too many bodies on their way, the one that has been coming longest is sent away; and when the room is
+    full, so are those that have been coming longest, until there is room for whoever comes back.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -81,10 +89,11 @@ class Room:
 
     def hold(self, token: str, size: int) -> None:
         """Count bytes that have come; `Problem`, and nothing is counted, if that is too much."""
-        if (
-            self.held + size > self._settings.memory
-            or self._held[token] + size > self._settings.memory_per_token
-        ):
+        own = self._held[token] + size - self._settings.memory_per_token
+        everybodys = self.held + size - self._settings.memory
+        if own > 0 or everybodys > 0:
+            self._send_away(self._coming.get(token, {}), own)
+            self._send_away([guest for coming in self._coming.values() for guest in coming], everybodys)
             problem = busy(429, "Too much is on its way in: send this batch again in a second.")
             problem.headers = {**(problem.headers or {}), "Connection": "close"}
             raise problem
@@ -98,18 +107,25 @@ class Room:
         if not self._held[token]:
             del self._held[token]
 
-    async def parts(self, receive: Receive, token: str) -> AsyncIterator[bytes]:
-        """A body as it comes, while it keeps its pace and is not sent away."""
+    @staticmethod
+    def _send_away(guests: Iterable[_Guest], size: int) -> None:
+        """Those that have been coming longest, until so many bytes are free."""
+        for guest in sorted(guests, key=lambda guest: guest.since):
+            if size <= 0:
+                return
+            guest.send_away()
+            size -= guest.arrived
+
+    async def parts(self, receive: Receive, token: str, most: int | None = None) -> AsyncIterator[bytes]:
+        """A body as it comes, while it keeps its pace and is not sent away; `most` of them at a time, if given."""
         coming, guest = self._coming.setdefault(token, {}), _Guest()
-        if len(coming) >= self._settings.uploads_per_token:
+        if len(coming) >= (most or self._settings.uploads_per_token):
             oldest = next(iter(coming))
             del coming[oldest]
-            oldest.sent_away = True
-            if oldest.waiting is not None:
-                oldest.waiting.reschedule(0)
+            oldest.send_away()
         coming[guest] = None
         try:
-            async for part in body_parts(receive, self._settings, guest):
+            async for part in _body_parts(receive, self._settings, guest):
                 yield part
         finally:
             coming.pop(guest, None)
@@ -117,19 +133,15 @@ class Room:
                 del self._coming[token]
 
 
-async def body_parts(
-    receive: Receive, settings: Settings, guest: _Guest | None = None
-) -> AsyncIterator[bytes]:
+async def _body_parts(receive: Receive, settings: Settings, guest: _Guest) -> AsyncIterator[bytes]:
     """A request's body as it comes; `Problem` 408 if it comes too slowly.
 
     After `body_grace` seconds, and at any time from then on, at least `slowest_body` bytes must have come for each
     further second. So nothing is held for longer than its size justifies.
     """
-    started, arrived, more = time.monotonic(), 0, True
-    loop = asyncio.get_running_loop()
-    guest = guest or _Guest()
+    loop, more = asyncio.get_running_loop(), True
     while more:
-        left = started + settings.body_grace + arrived / settings.slowest_body - time.monotonic()
+        left = guest.since + settings.body_grace + guest.arrived / settings.slowest_body - time.monotonic()
         try:
             async with asyncio.timeout_at(0 if guest.sent_away else loop.time() + left) as guest.waiting:
                 message = await receive()
@@ -142,7 +154,7 @@ async def body_parts(
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         part = message.get("body", b"")
-        arrived += len(part)
+        guest.arrived += len(part)
         more = message.get("more_body", False)
         yield part
 

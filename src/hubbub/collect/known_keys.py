@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from urllib.parse import SplitResult
 
 from hubbub.collect.mixer import Mixer
-from hubbub.protocol.delivery import connect
+from hubbub.protocol.delivery import connect, in_time
 from hubbub.protocol.sealing import KEY_BYTES, NO_KEY
 
 #: Seconds between two questions at least, whoever wants to know.
@@ -47,8 +47,9 @@ class KnownKeys:
         connection = connect(self._collector, _PATIENCE)
         try:
             connection.request("GET", f"{self._collector.path.rstrip('/')}/v1/key")
-            answer = connection.getresponse()
-            said = answer.read(_LONGEST)
+            with in_time(connection):
+                answer = connection.getresponse()
+                said = answer.read(_LONGEST)
             names = _names_in(said) if answer.status == 200 else []
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as problem:
             raise Unanswered(

@@ -318,6 +318,8 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
 
     def ready(request: Request) -> Response:
         shuffler.health.check()
+        if not relay.alive:
+            raise Problem(503, "not ready", "items: the thread has ended.", {"Retry-After": "1"})
         return JSONResponse({"status": "ready"})
 
     def metrics(request: Request) -> Response:

@@ -51,6 +51,9 @@ class Wish:
         for name in ("epsilon", "max_entries", "delta", "users"):
             if not isinstance(getattr(self, name), Real):
                 raise Refused(f"{name} is a number, not {getattr(self, name)!r}.")
+        for name in ("max_entries", "users"):
+            if not float(getattr(self, name)).is_integer():
+                raise Refused(f"{name} is a whole number, not {getattr(self, name)!r}.")
         for name, offered in _CHOICES.items():
             if getattr(self, name) not in offered:
                 raise Refused(

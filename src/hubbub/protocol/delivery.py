@@ -17,6 +17,10 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
@@ -71,15 +75,19 @@ def post(
     token: str,
     batch: str,
 ) -> tuple[Answer, bool]:
-    """Send a batch and judge the answer; also, whether the connection may be used again."""
+    """Send a batch and judge the answer; also, whether the connection may be used again.
+
+    The answer has to be there within the connection's timeout, in whole.
+    """
     headers = {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/octet-stream",
         BATCH_HEADER: batch,
     }
     connection.request("POST", f"{address.path.rstrip('/')}{route}", body, headers)
-    response = connection.getresponse()
-    said = response.read(_LONGEST_ANSWER)
+    with in_time(connection):
+        response = connection.getresponse()
+        said = response.read(_LONGEST_ANSWER)
     if response.length:  # more was promised than came
         said = b""
     verdict = judge(response.status, response.getheader("Content-Type", ""), said, batch)
@@ -87,6 +95,28 @@ def post(
     wish = response.getheader("Retry-After", "")
     wait = min(float(wish), _LONGEST_WISH) if wish.isdecimal() else 0.0  # a date counts as no wish
     return Answer(verdict, response.status, words, wait), response.isclosed() and not response.will_close
+
+
+@contextmanager
+def in_time(connection: http.client.HTTPConnection) -> Iterator[None]:
+    """Read an answer within the connection's timeout: somebody on the way may send a byte at a time for days.
+
+    When the time is over the connection ends, whatever has come of the answer.
+    """
+    sock = connection.sock
+    assert connection.timeout is not None
+
+    def hang_up() -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # below TLS, which would want to say goodbye
+
+    timer = threading.Timer(connection.timeout, hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def batch_named(header: str) -> str:

@@ -16,7 +16,7 @@ from hubbub.model.mechanism import Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
-from hubbub.primitives.text import cell
+from hubbub.primitives.text import cell, visible
 from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
 from hubbub.server.findings import Findings
 from hubbub.server.quantities import Question, answer
@@ -218,11 +218,12 @@ class Estimate:
             f"{self.quantity} ({MEANINGS[self.quantity]}), {self.reports:,} reports, "
             f"{100 * self.level:g}% intervals{' for all keys together' if self.simultaneous else ''}",
         ]
-        width = max([len(key) for key in best.keys] + [3])
+        names = [visible(key) for key in best.keys]
+        width = max([len(name) for name in names] + [3])
         lines += [
-            f"  {row['key']:<{width}}  {row['value']: .6f} ± {np.inf if row['error'] is None else row['error']:.6f}  "
+            f"  {name:<{width}}  {row['value']: .6f} ± {np.inf if row['error'] is None else row['error']:.6f}  "
             f"[{row['low']: .6f}, {row['high']: .6f}]{mark_of(row, '  ')}"
-            for row in best.rows()
+            for name, row in zip(names, best.rows(), strict=True)
         ]
         if 0 < len(best) < len(self):
             lines.append(f"  ... {len(self) - len(best):,} more keys")

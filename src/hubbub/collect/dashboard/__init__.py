@@ -17,7 +17,6 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from hubbub.collect.dashboard.choices import View
 from hubbub.collect.dashboard.pages import FILES, render
 from hubbub.collect.dashboard.views import task_view
-from hubbub.collect.intake import body_parts
 from hubbub.collect.problems import Problem
 from hubbub.collect.tokens import COOKIE, SESSION_SECONDS, allows
 
@@ -25,6 +24,8 @@ router = APIRouter(include_in_schema=False)
 
 #: A login form has one short field.
 _LONGEST_FORM = 4096
+#: Forms that may be on their way: anybody may send one, and they must not take the places of uploads.
+_MOST_LOGINS = 16
 
 Asked = Annotated[list[str] | None, Query(max_length=20)]
 
@@ -80,7 +81,7 @@ def login_page() -> HTMLResponse:
 async def login(request: Request) -> Response:
     """Exchange a token for a session."""
     body = b""
-    async for part in body_parts(request.receive, request.app.state.settings):
+    async for part in request.app.state.room.parts(request.receive, "", _MOST_LOGINS):
         body += part
         if len(body) > _LONGEST_FORM:
             raise Problem(413, "too large", "A login form has one short field.")
