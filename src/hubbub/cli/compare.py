@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, say, tell
+from hubbub.primitives.text import visible
 
 if TYPE_CHECKING:
     from hubbub.server.comparison import Comparison
@@ -96,7 +97,7 @@ def _show(found: Comparison, top: int) -> None:
                 "unknown" if unknown else f"{row['difference']:+.4f} ± {row['error']:.4f}",
                 "" if unknown else f"{row['low']:+.4f} .. {row['high']:+.4f}",
             )
-            table.add_row(Text(row["key"]), *numbers, mark, style=style)
+            table.add_row(Text(visible(row["key"])), *numbers, mark, style=style)
         Console().print(table)
         if len(found) > len(best):
             tell(f"{len(found) - len(best):,} more keys.")

@@ -33,7 +33,7 @@ from hubbub.model.mechanism import Quantity
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
-from hubbub.primitives.text import cell
+from hubbub.primitives.text import cell, visible
 from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
 from hubbub.server.estimates import MEANINGS, Estimate, estimate
 from hubbub.server.findings import width_for
@@ -157,11 +157,11 @@ class Comparison:
     def __str__(self) -> str:
         """What differs, and what does not, in words first."""
         best = self.worth_showing(20)
-        width = max([len(key) for key in best.keys] + [3])
+        names = [visible(key) for key in best.keys]
+        width = max([len(name) for name in names] + [3])
         lines = [
-            f"  {row['key']:<{width}}  {shown_change(row)}"
-            + ("" if row["differs"] else "  cannot be told apart")
-            for row in best.rows()
+            f"  {name:<{width}}  {shown_change(row)}" + ("" if row["differs"] else "  cannot be told apart")
+            for name, row in zip(names, best.rows(), strict=True)
         ]
         return "\n".join([self.words(), *lines, *self.notes, self.guarantee.short()])
 
