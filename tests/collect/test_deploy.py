@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import tomllib
 import urllib.parse
@@ -122,7 +123,24 @@ def test_the_container_file_copies_what_is_there() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (wanted,) = re.findall(r"\.\[([\w,]+)\]", text)
     assert set(wanted.split(",")) <= set(extras)
-    assert ["USER", "hubbub"] in lines
+    (number,) = re.findall(r"useradd .*--uid (\d+)", text)
+    assert ["USER", number] in lines
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        ["hadolint", "--no-color", str(DEPLOY / "Containerfile")],
+        ["check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")],
+    ],
+    ids=["containers", "compose"],
+)
+def test_linters_find_nothing(check: list[str]) -> None:
+    """Both come with the environment of the tests."""
+    program = Path(sys.executable).with_name(check[0])
+    done = subprocess.run([program, *check[1:]], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DL" not in done.stdout
 
 
 @pytest.mark.parametrize("name", ["collector", "shuffler"])

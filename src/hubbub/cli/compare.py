@@ -45,8 +45,8 @@ def command(
 ) -> None:
     """Compare two states, key by key, with error bars.
 
-    Differences are SECOND less FIRST. A key counts as different only if it is when all keys are looked at together. Without KEYS, all keys of a closed
-    vocabulary are compared.
+    Differences are SECOND less FIRST. A key counts as different only if it is when all keys are looked at together.
+    Without KEYS, all keys of a closed vocabulary are compared.
     """
     if keys and keys_from is not None:
         raise click.UsageError("Name keys, or a file of keys with --keys-from, not both.")
