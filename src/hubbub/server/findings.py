@@ -52,9 +52,11 @@ class Findings:
             would += " from 0"
         if self.count:
             verb = "stands" if self.count == 1 else "stand"
-            found = f"{self.count:,} of {_keys(self.candidates)} {verb} out from the noise when all are looked at together"
-            takes = f"; with {_counted(reports)} that takes {would}"
-            return f"{found}{takes if math.isfinite(self.floor) else ''}."
+            takes = f"; with {_counted(reports)} that takes {would}" if math.isfinite(self.floor) else ""
+            return (
+                f"{self.count:,} of {_keys(self.candidates)} {verb} out from the noise when all are looked at "
+                f"together{takes}."
+            )
         if math.isfinite(self.floor):
             outlook = f"With {_counted(reports)}, {would} would have stood out."
         else:
