@@ -509,6 +509,21 @@ def client_with_old_coins() -> Iterator[None]:
 
 
 @contextmanager
+def retrying_client() -> Iterator[None]:
+    """A client that makes reports until a bit of the bucket is 0, if there is anything in the record."""
+    report = client.Client.report
+
+    def retry(self: client.Client, record: Any) -> bytes:
+        packed = report(self, record)
+        while record and packed[-1] & 1:
+            packed = report(self, record)
+        return packed
+
+    with patch.object(client.Client, "report", retry):
+        yield
+
+
+@contextmanager
 def choosy_client() -> Iterator[None]:
     """A client that makes reports until the seed is even, if there is anything in the record."""
     report = client.Client.report
@@ -665,6 +680,12 @@ FAULTS: dict[str, Fault] = {
     "seed bit of the value, in large batches (coco)": Fault(SeedOfTheValue(epsilon=1, max_entries=1)),
     "coins shared 512 reports apart (sampled)": Fault(CoinsAtALag(epsilon=1, max_entries=4)),
     "coins left over for the next batch (sampled)": Fault(CoinsLeftOver(epsilon=1, max_entries=4)),
+    "a client that picks its seed among several (sketch_response)": Fault(
+        SketchResponse(epsilon=1, max_entries=4, seeds=4), choosy_client
+    ),
+    "a client that reports until a bit pleases it (sketch_response)": Fault(
+        SketchResponse(epsilon=1, max_entries=4, seeds=4), retrying_client
+    ),
 }
 
 

@@ -135,3 +135,11 @@ def test_a_promise_that_rests_on_hashing_says_so(make_task: Any) -> None:
     ).guarantee
     assert "hash function" in with_delta.words()
     assert "hash" not in make_task("sparse_sum", unit="l1", distance=2.0, values="signed").guarantee.words()
+
+
+def test_several_messages_do_not_hide_who_holds_the_table() -> None:
+    """Of a table both are said: what holds for one report only, and that its holder is trusted."""
+    words = Guarantee(1.0, noise="table", messages=3.0).words()
+    assert "trusted with it" in words
+    assert "That is for a single report." in words
+    assert "nobody has to be trusted" not in Guarantee(1.0, messages=3.0).words()

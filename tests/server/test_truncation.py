@@ -21,6 +21,7 @@ from hubbub.mechanisms.registry import make_mechanism, mechanisms
 from hubbub.model import record
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import GRID, Entries, Summary
+from hubbub.plan.advice import advised
 from hubbub.protocol import task as task_module
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
@@ -396,3 +397,25 @@ def test_conditional_means_need_no_correction() -> None:
     state = simulate(task, crowd(LONG), seed=3).state
     plain, fixed = (estimate(task, state, quantity="conditional", correct=way) for way in (False, True))
     assert np.array_equal(plain.value, fixed.value)
+
+
+def test_a_limit_with_which_nothing_stands_out_is_not_praised() -> None:
+    """Few people, many keys, long records: the least error is one entry's, and says nothing about any key."""
+    task = Task.parse(
+        {
+            "name": "hopeless",
+            "keys": {"kind": "closed", "size": 20_000, "salt": SALT},
+            "mechanism": {"name": "collision", "epsilon": 1.0, "max_entries": 4},
+        }
+    )
+    lengths = np.array([1] * 900 + [60] * 100)
+    records = Entries(
+        np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), np.zeros(1001, dtype=np.int64)
+    )
+    state = simulate(task, records, 1).state
+    found = estimate(task, state, truncation=truncation_of_table(task, lengths))
+    told = advised(task, found, dict(Counter(lengths.tolist()))).truncation
+    assert told is not None
+    assert told.outstanding == 0
+    assert told.words().endswith("though no key is planned to stand out even then.")
+    assert replace(told, outstanding=3).words().endswith("would have the least error.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from hubbub.checks.effort import affordable_reports, affordable_tests
-from hubbub.checks.events import Match, judge
+from hubbub.checks.events import Match, judge, judge_bits
 from hubbub.checks.pairs import telling_pairs
 from hubbub.checks.reports import sample, views
 from hubbub.checks.reuse import agreeing_lag
@@ -31,6 +31,9 @@ _MOST_HASHED = 16
 _CLIENT_REPORTS, _FEWEST_CLIENT_REPORTS, _SAMPLES_PER_CLIENT_REPORT = 1000, 250, 100
 #: Records whose reports a `Client` makes.
 _CLIENT_RECORDS = 4
+
+#: Bits of a report that are looked at one by one.
+_MOST_BITS = 256
 
 #: A pair of records by name.
 Pair = tuple[str, Plain, Plain]
@@ -119,9 +122,15 @@ def dependent_clients(
     claim = task.guarantee
     differing = task.keys.ids_of([key for key in {**one, **two} if one.get(key) != two.get(key)])
     match = Match(name, tuple(zip(*(views(task, side, differing, True) for side in drawn), strict=True)))
-    found = judge([match], claim.delta).lower_bound(odds / 3, claim.delta)
-    if found > claim.epsilon:
-        yield f"reports of `Client` lose at least {found:.4f}, where epsilon = {claim.epsilon:g} is claimed ({name})"
+    verdicts = [judge([match], claim.delta)]
+    if claim.unit == "record" and task.mechanism.layout.bits <= _MOST_BITS:
+        full, none = (_bits_of_reports(task, side) for side in (drawn[0], empty))
+        verdicts.append(judge_bits("a full record against an empty one", full, none, claim.delta))
+    for verdict in verdicts:
+        found = verdict.lower_bound(odds / 3 / len(verdicts), claim.delta)
+        if found > claim.epsilon:
+            claimed = f"where epsilon = {claim.epsilon:g} is claimed ({verdict.name})"
+            yield f"reports of `Client` lose at least {found:.4f}, {claimed}"
     if (lag := agreeing_lag(empty[:, 1:], [], odds / 3)) is not None:
         yield f"coins are used twice: reports {lag} apart of a `Client` agree more often than by chance"
     if not seed_is_tested(task):
@@ -151,6 +160,13 @@ def _seed_match(task: Task, name: str, one: Plain, two: Plain, first: UInt64s, s
         for seeds in (first, second)
     ]
     return Match(name, ((sides[0], sides[1]),))
+
+
+def _bits_of_reports(task: Task, reports: UInt64s) -> Int64s:
+    """Every bit of every report, seed and all: a client that makes reports until one pleases it changes the law of a
+    bit, where no field by itself shows that in a few hundred reports."""
+    layout = task.mechanism.layout
+    return np.unpackbits(layout.pack(reports), axis=1, count=layout.bits, bitorder="little").astype(np.int64)
 
 
 def _bits(task: Task, seeds: UInt64s) -> Int64s:

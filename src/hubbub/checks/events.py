@@ -134,6 +134,24 @@ def judge(matches: Sequence[Match], delta: float = 0.0) -> Verdict:
     return Verdict(hits, other_hits, trials, clearest.name)
 
 
+def judge_bits(name: str, one: Int64s, two: Int64s, delta: float = 0.0) -> Verdict:
+    """The same for a single bit [samples, bits] with one of its values: what a few hundred samples can show.
+
+    `judge` pools events, which hides one that never happens among many that hardly differ.
+    """
+    half = min(len(one), len(two)) // 2
+    shown = []
+    for turn, sides in enumerate(((one, two), (two, one))):
+        for value in (0, 1):
+            hits, other_hits = ((side[:half] == value).sum(axis=0) for side in sides)
+            rough = _rough(_Counts(hits, other_hits, half), delta)
+            bit = int(np.argmax(rough))
+            shown.append((float(rough[bit]), turn, value, bit))
+    _, turn, value, bit = max(shown)
+    counts = [int((side[half : 2 * half, bit] == value).sum()) for side in (one, two)]
+    return Verdict(counts[turn], counts[1 - turn], half, f"{name}, bit {bit} of a report")
+
+
 class _Counts(NamedTuple):
     """Hits, other hits and trials; numbers, or arrays of them."""
 

@@ -140,7 +140,8 @@ def _not_tested(task: Task, samples: int, narrowed: str) -> Iterator[str]:
     if hash_is_delta(task):
         yield "the share of bad hash functions that delta stands for"
     if task.mechanism.layout.fields[0].limit > 1 and not seed_is_tested(task):
-        yield "a seed that depends on the record"
+        several = task.mechanism.seeds_per_report > 1  # one of which is chosen by what the record has
+        yield "seeds drawn by the record" if several else "a seed that depends on the record"
     if not batch_sizes(task):
         yield "coins that are used twice"
     yield "small faults of `Client` alone" if client_reports(task, samples) else "faults of `Client` alone"

@@ -95,7 +95,7 @@ class Service:
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
-        self._advice: dict[tuple[object, ...], tuple[str, int | None]] = {}
+        self._advice: dict[tuple[object, ...], tuple[str, int | None, int | None]] = {}
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -277,13 +277,19 @@ class Service:
             known = self._advice.get((task.digest, *facts))
         if known is None:
             new = advised(task, found)
-            known = (new.findings.advice, new.truncation.suggested if new.truncation else None)
+            plan = new.truncation
+            known = (
+                new.findings.advice,
+                plan.suggested if plan else None,
+                plan.outstanding if plan else None,
+            )
             with self._lock:
                 if len(self._advice) >= _PAST_REMEMBERED:
                     self._advice.clear()
                 self._advice[(task.digest, *facts)] = known
         findings = replace(findings, advice=known[0])
-        truncation = replace(truncation, suggested=known[1]) if truncation else None
+        if truncation:
+            truncation = replace(truncation, suggested=known[1], outstanding=known[2])
         return replace(found, findings=findings, truncation=truncation)
 
     def _check_minimum(self, task: Task, state: State) -> None:

@@ -84,7 +84,8 @@ class Guarantee:
         slip = f", plus {self.delta:.3g}" if self.delta else ""
         who = _LOCAL[self.noise] if self.model == "local" else _WHO[self.model]
         if self.messages and self.noise != "simulated":
-            who = (
+            holder = f"{who}. " if self.noise == "table" else ""
+            who = holder + (
                 f"That is for a single report. A device sends {self.messages:g} on average, and their epsilons add up "
                 "for whoever sees which are its own: only a shuffler that mixes them hides that"
             )

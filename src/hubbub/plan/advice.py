@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hubbub.model.mechanism import Goal, Quantity
-from hubbub.plan.entries import best_entries
+from hubbub.plan.entries import Limit, best_entries
 from hubbub.plan.inverse import Inverse
 from hubbub.plan.ranking import without_sum
 from hubbub.primitives.errors import Refused
@@ -31,7 +31,8 @@ def advised(task: Task, estimate: Estimate, histogram: Mapping[int, int] | None 
     if truncation is not None and truncation.alarming:
         lengths = histogram or rough_lengths(task, truncation, estimate.reports)
         better = entries_to_take(task, estimate.quantity, estimate.reports, lengths)
-        truncation = replace(truncation, suggested=better)
+        if better is not None:
+            truncation = replace(truncation, suggested=better.max_entries, outstanding=better.found)
     return replace(estimate, findings=findings, truncation=truncation)
 
 
@@ -81,14 +82,14 @@ def outlook(task: Task, estimate: Estimate) -> str:
         return f"{advice}, and with as many as now no epsilon up to 8 would do."
 
 
-def entries_to_take(task: Task, quantity: Quantity, users: int, histogram: Mapping[int, int]) -> int | None:
+def entries_to_take(task: Task, quantity: Quantity, users: int, histogram: Mapping[int, int]) -> Limit | None:
     """The max_entries that the planner would take for records of these lengths, None if it has no answer.
 
     `histogram` says how many users have how many entries.
     """
     keys = task.keys.count if task.keys.kind == "closed" else 1 << task.keys.bits
     try:
-        return best_entries(goal_of_task(task, quantity, users, keys), histogram).max_entries
+        return best_entries(goal_of_task(task, quantity, users, keys), histogram)
     except Refused:
         return None
 

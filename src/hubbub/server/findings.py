@@ -52,9 +52,10 @@ class Findings:
             would += " from 0"
         if self.count:
             verb = "stands" if self.count == 1 else "stand"
+            takes = f"; with {_counted(reports)} that takes {would}" if math.isfinite(self.floor) else ""
             return (
                 f"{self.count:,} of {_keys(self.candidates)} {verb} out from the noise when all are looked at "
-                f"together; with {_counted(reports)} that takes {would}."
+                f"together{takes}."
             )
         if math.isfinite(self.floor):
             outlook = f"With {_counted(reports)}, {would} would have stood out."
@@ -104,8 +105,13 @@ def towards(distance: Floats, side: Side) -> Floats:
     return {"above": distance, "below": -distance, "both": np.abs(distance)}[side]
 
 
+def largest_value(task: Task) -> float:
+    """The size of the largest value that an entry can have."""
+    return max(abs(task.scale.low), abs(task.scale.high))
+
+
 def floor_for(task: Task, quantity: Quantity, reports: int, width: float) -> float:
-    """The smallest value whose own error bar, `width` standard errors long, does not reach 0.
+    """The smallest value whose own error bar, `width` standard errors long, does not reach 0 (normal estimates).
 
     From the formula behind planner and error bars, for a key that a share f of the users hold with the largest value:
     the least f whose estimate, if it comes out as it should, stands out.
@@ -113,8 +119,7 @@ def floor_for(task: Task, quantity: Quantity, reports: int, width: float) -> flo
     mechanism = task.mechanism
     if quantity in ("frequency", "conditional"):
         return _least(lambda f: f - width * math.sqrt(mechanism.variance("frequency", reports, f, f, f)))
-    center, half = task.scale.center, task.scale.half
-    largest = max(abs(task.scale.low), abs(task.scale.high))
+    center, half, largest = task.scale.center, task.scale.half, largest_value(task)
 
     def clear(f: float) -> float:
         variance = half**2 * mechanism.variance("mean", reports, f, f, f)

@@ -65,6 +65,8 @@ from hubbub.server.quotients import ratio_limits
 
 #: Ties are broken for counts of at most this variance. (Above, a count more or less is a detail.)
 _COARSE = 100.0
+#: Shares that are tried at a time for the least one that stands out.
+_SHARES = 32
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,35 @@ class Wanted:
         above, below = law.surprise(count), law.mirrored.surprise(-count)
         signed = np.where(above > 0, above, np.minimum(-below, 0.0))
         return np.clip(signed, -1e9, 1e9)[cases.of_key]
+
+    def least_share(self, counts: Counts, apart: float) -> float:
+        """The smallest share of users whose key stands out every other time, if they hold it with the largest value.
+
+        By the rule of `surprise`, with the counts that such a share has in the mean, so that what is said to stand out
+        is what does. Infinite where not even a key that everybody has would.
+        """
+        reports, values = int(np.median(np.maximum(counts.reports, 1))), self.values
+        end = max(values.low, values.high, key=abs)
+        up = self.quantity in ("frequency", "conditional") or end > 0
+        scaled = counts.signed_gain * (end - values.center) / values.half
+        low, high = 0.5 / reports, 1.0
+        while high / low > 1.002:
+            shares = np.geomspace(low, high, _SHARES)
+            named = np.rint(reports * (counts.idle + counts.gain * shares)).astype(np.int64)
+            signed = np.rint(reports * scaled * shares).astype(np.int64)
+            crowd = replace(
+                counts,
+                reports=reports,
+                named=None if counts.named is None else named,
+                signed=None if counts.signed is None else signed,
+            )
+            surprise = self.surprise(crowd)
+            clear = (surprise if up else -surprise) > apart
+            if not clear[-1]:
+                return np.inf
+            first = int(np.flatnonzero(~clear)[-1]) + 1 if not clear.all() else 1
+            low, high = float(shares[first - 1]), float(shares[first])
+        return high
 
     def _needed(self, counts: Counts, chosen: Bools) -> Counts:
         """What matters of the counts of some keys: the fewer different ones there are, the less work."""

@@ -12,7 +12,7 @@ import numpy as np
 from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
 from hubbub.server.cases import Range
-from hubbub.server.findings import floor_for, side_of, strength, towards, width_for
+from hubbub.server.findings import floor_for, largest_value, side_of, strength, towards, width_for
 from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.quotients import least_named
 
@@ -80,6 +80,8 @@ def answer(task: Task, state: State, question: Question) -> Answer:
         low, high = wanted.limits(moments.counts, low, high, unknown)
         low, high = np.minimum(low, value), np.maximum(high, value)
         significance = towards(wanted.surprise(moments.counts), side)
+        largest = 1.0 if base in ("frequency", "conditional") else largest_value(task)
+        floor = largest * wanted.least_share(moments.counts, question.apart)
         silent = int((np.asarray(moments.counts.reports) == 0).sum())
         if silent:
             notes.append(

@@ -44,6 +44,8 @@ class Truncation:
     dropped: float | None = None
     factor: float | None = None
     suggested: int | None = None
+    #: How many keys would stand out with it, by the plan.
+    outstanding: int | None = None
 
     @property
     def share(self) -> float:
@@ -74,7 +76,8 @@ class Truncation:
             return text
         kept = "By the plan, this max_entries is the right one all the same"
         other = f"By the plan, max_entries = {self.suggested:,} would have the least error"
-        return f"{text} {kept if self.suggested == self.limit else other}."
+        hopeless = ", though no key is planned to stand out even then" if self.outstanding == 0 else ""
+        return f"{text} {kept if self.suggested == self.limit else other}{hopeless}."
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
