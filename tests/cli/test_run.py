@@ -23,6 +23,7 @@ from helpers import (
     refuse,
     run_cli,
     seeded_coins,
+    small_task,
     strict_json,
     succeed,
     write_csv,
@@ -402,6 +403,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from hubbub.cli import main
 main()
 """
+
+
+def test_a_table_is_not_written_over(tmp_path: Path) -> None:
+    """Under whatever name: neither by estimates nor by reports."""
+    path, link = tmp_path / "t.parquet", tmp_path / "again.parquet"
+    pq.write_table(pa.table({"user": [1, 2], "key": ["a", "b"]}), path)
+    link.symlink_to(path)
+    before, task = path.read_bytes(), tmp_path / "task.toml"
+    small_task(size=3).save(task)
+    columns = ("--user", "user", "--key", "key")
+    for output in (path, link):
+        words = refuse("run", path, *columns, "--epsilon", 1, "--max-entries", 2, "-o", output)
+        assert "is the table itself" in words
+        assert "is the table itself" in refuse("privatize", path, task, *columns, "-o", output)
+    assert path.read_bytes() == before
 
 
 def test_control_c_leaves_no_file(tmp_path: Path) -> None:

@@ -87,6 +87,12 @@ class _FolderName(click.Path):
         return path
 
 
+def check_not_over(output: Path, source: Path) -> None:
+    """Refuse to write a result over what it is made from."""
+    if output.exists() and source.exists() and output.samefile(source):
+        raise Refused(f"{output} is the table itself: write to another file.")
+
+
 EXISTING = OUTPUT = _FileName()
 ESTIMATES = _TableName()
 FOLDER = _FolderName(file_okay=False)

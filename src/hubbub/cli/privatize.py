@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, table_options
+from hubbub.cli._common import (
+    EXISTING,
+    OUTPUT,
+    Command,
+    check_not_over,
+    json_option,
+    progress,
+    say,
+    table_options,
+)
 
 if TYPE_CHECKING:
     from hubbub.tables.sources import TextForm
@@ -62,6 +71,7 @@ def command(
         optional("pyarrow", "lake")
     else:
         check_ending(output, REPORTS)
+    check_not_over(output, table)
     loaded = Task.load(task)
     reports = privatize(Source(table, form), loaded, user, key, value, watch=watch)
     reports.save(output)

@@ -14,6 +14,7 @@ from hubbub.cli._common import (
     ESTIMATES,
     EXISTING,
     Command,
+    check_not_over,
     json_option,
     progress,
     say,
@@ -82,6 +83,8 @@ def command(
             announce_cost(task, total)
         return progress(step, total, as_json)
 
+    if output is not None:
+        check_not_over(output, table)
     wished = wish_fields(options)
     if click.get_current_context().get_parameter_source("users") is not ParameterSource.COMMANDLINE:
         del wished["users"]
