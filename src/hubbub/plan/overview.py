@@ -102,8 +102,15 @@ class Plan:
             )
         if self.chosen.shuffled:
             said.append(self.chosen.shuffled)
-            said.append(f"A million reports take a core of the server about {self.chosen.seconds:.2g} s.")
-        return said
+        return [*said, self._times()]
+
+    def _times(self) -> str:
+        """What a report takes to add up and to make."""
+        server, device = self.chosen.seconds, 1000 * self.chosen.device
+        return (
+            f"A million reports take a core of the server about {server:.2g} s; a device makes one in about "
+            f"{device:.2g} ms."
+        )
 
     @property
     def _unsuitable(self) -> list[Option]:
@@ -158,6 +165,7 @@ def plan(
     best: bool = False,
     share: float | None = None,
     messages: float = 0.0,
+    server_seconds: float = 60.0,
 ) -> Plan:
     """Which mechanism reaches a goal, with what error, before anything is collected; as the command `hubbub plan`.
 
@@ -168,7 +176,8 @@ def plan(
     model "shuffled", epsilon and delta are those of the shuffled model. What is taken is the shortest report within 5%
     of the least error, or with `best` the least error itself; `mechanism` looks at one alone. `share` is that of the
     key whose error counts (left out: a rare one, in the shuffled model one that 1% hold); `messages` is how many
-    reports everybody sends on average, a random number of them (left out: exactly one).
+    reports everybody sends on average, a random number of them (left out: exactly one). Nothing is recommended that
+    takes a server more than `server_seconds` of one core per million reports.
     """
     space: dict[str, Any] = {"kind": "closed"}
     if isinstance(keys, Iterable):
@@ -176,7 +185,7 @@ def plan(
     else:
         space["size"] = int(keys)
     wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
-    wish = replace(wish, mechanism=mechanism, share=share, messages=messages)
+    wish = replace(wish, mechanism=mechanism, share=share, messages=messages, server_seconds=server_seconds)
     return planned(wish, space, model, most_bytes)
 
 
