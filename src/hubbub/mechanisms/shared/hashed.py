@@ -32,6 +32,8 @@ from hubbub.primitives.wire import Layout, WireField
 
 #: Numbers (reports times buckets) that are worked on at a time.
 _CHUNK = 1 << 22
+#: Keys that are looked up at a time: few enough to stay in a cache.
+_NAMED = 1 << 16
 #: Reports per seed from which on it is quicker to add up the votes of a seed first (about where the two meet).
 _SHARED = 4
 #: Largest table of seeds and buckets for it: 128 MiB per kind of vote.
@@ -320,14 +322,15 @@ class Hashed(Mechanism):
         if self.keeps_reports(keys):
             self._tally_reports(state, keys, ids, result)
             return result
-        signs = keys.signs(ids)
         signed = [votes.signed for votes in self._no_votes]
         for cohort in range(keys.cohorts):
-            codes = keys.codes(ids, cohort).astype(np.int64)
             for channel in range(self.channels):
                 totals = state.totals[channel, cohort]
-                sums = totals[codes] if state.per_code else transform(totals)[codes] // self.buckets
-                result[channel] += sums * signs if signed[channel] else sums
+                sums = totals if state.per_code else transform(totals) // self.buckets
+                for start in range(0, len(ids), _NAMED):
+                    part = slice(start, start + _NAMED)
+                    found = sums[keys.codes(ids[part], cohort).astype(np.int64)]
+                    result[channel, part] += found * keys.signs(ids[part]) if signed[channel] else found
         return result
 
     def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
