@@ -2,9 +2,10 @@
 
     python benchmarks/messages.py
 
-Rehearsals are those of `hubbub simulate --model shuffled`: made-up people, keys that nobody, 1% and 5% hold. The peer is
-SDPFE (Luo, Wang and Yi): one item a person, figures as published by its authors on their machine. Ours are measured here,
-in one run: the largest error over all keys, rare and frequent ones apart, and the time from reports to all estimates.
+Rehearsals are those of `hubbub simulate --model shuffled`: made-up people, keys that nobody, 1% and 5% hold. The peer
+is SDPFE (Luo, Wang and Yi): one item a person, figures as published by its authors on their machine. Ours are measured
+here, in one run: the largest error over all keys, rare and frequent ones apart, and the time from reports to all
+estimates.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ from timing import Row
 
 #: People, keys, entries, messages (0: exactly one), collections.
 CASES = (
-    (10_000, 4000, 32, 0, 12),
-    (10_000, 4000, 32, 1, 12),
-    (10_000, 4000, 32, 8, 12),
-    (10_000, 4000, 32, 64, 12),
+    (4_000, 4_000, 32, 0, 12),
+    (4_000, 4_000, 32, 1, 12),
+    (4_000, 4_000, 32, 8, 12),
+    (4_000, 4_000, 32, 64, 12),
     (1_000_000, 1_000_000, 32, 1, 1),
-    (1_000_000, 1_000_000, 32, 8, 1),
 )
 #: Messages of the peer, its largest error in people, and the seconds of its analysis: published.
 PUBLISHED = ((9.5, 57.5, 80.0), (1.06, 222.0, 1175.0))
@@ -123,8 +123,8 @@ def text(rows: list[Row]) -> str:
         for row in done
     ]
     first = prose(
-        f"""Central epsilon 1, delta 1e-8, up to {done[0]["entries"]} entries a record; the planner chose for a key that 1%
-        hold. Measured are root mean square errors over all keys of a share, with how far the ratio is from 1 by
+        f"""Central epsilon 1, delta 1e-8, up to {done[0]["entries"]} entries a record; the planner chose for a key that
+        1% hold. Measured are root mean square errors over all keys of a share, with how far the ratio is from 1 by
         chance, and how many 95% intervals hold the truth (`hubbub simulate --model shuffled --messages M`)."""
     )
     heads = ["people", "messages", "share", "predicted error", "measured", "ratio", "intervals hold"]

@@ -143,10 +143,10 @@ def text(rows: list[Row]) -> str:
     grown = [row for row in rows if row["kind"] == "reports"]
     exponent = slope([row["n"] for row in grown], [row["seconds"] for row in grown])
     first = prose(
-        f"""A report with 2^a buckets names 2^(m-a) codes of m bits, or 2^a Walsh coefficients, and is added to whichever
-        are fewer. Time to add one report at m = {steps[0]["m"]} (`collision`, processor time of one core); *before* all
-        reports were added to coefficients. Over n, from {grown[0]["n"]:,} to {grown[-1]["n"]:,} reports, the time grows
-        with the power {exponent:.2f}."""
+        f"""A report with 2^a buckets names 2^(m-a) codes of m bits, or 2^a Walsh coefficients, and is added to
+        whichever are fewer. Time to add one report at m = {steps[0]["m"]} (`collision`, processor time of one core);
+        *before* all reports were added to coefficients. Over n, from {grown[0]["n"]:,} to {grown[-1]["n"]:,} reports,
+        the time grows with the power {exponent:.2f}."""
     )
     heads = ["buckets 2^a", "additions 2^min(a, m-a)", "a report, now", "before"]
     second = prose(
