@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import hubbub
 from helpers import refused
 from hubbub.checks.conformance import SIGMAS, task_for
 from hubbub.mechanisms.registry import mechanisms
@@ -429,3 +430,14 @@ def test_the_local_model_has_the_servers_time_in_mind_too() -> None:
     assert free.error < found.error < 1.5 * free.error
     with refused("above 0 seconds"):
         replace(goal, server_seconds=0.0)
+
+
+def test_one_report_each_is_named_where_it_is_as_good() -> None:
+    """Few messages of one entry: their random number thins frequent keys' counts more than it helps."""
+    wish = {"keys": 1000, "max_entries": 1, "users": 10_000, "model": "shuffled", "delta": 1e-6}
+    few, many = (hubbub.plan(**wish, share=0.05, messages=messages) for messages in (2, 64))
+    assert few.once <= few.chosen.error
+    assert "Exactly one report each has no more error" in str(few)
+    assert many.once > many.chosen.error
+    assert "Exactly one report" not in str(many)
+    assert many.once == hubbub.plan(**wish, share=0.05).chosen.error

@@ -170,6 +170,8 @@ def command(
     if as_json:
         data["options"] = found.rows()
         data["chosen"] = found.chosen.as_dict(found.largest)
+        if found.goal.messages:
+            data["error_of_one_report_each"] = found.once
     if want_error is not None:
         lines.insert(0, _inverse(data, found.goal, want_error, size, rules))
     if output is not None:

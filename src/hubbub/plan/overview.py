@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -35,6 +36,8 @@ class Plan:
     goal: Goal
     options: tuple[Option, ...]
     chosen: Option
+    #: For several messages: the error that exactly one report each would have.
+    once: float = math.inf
 
     @property
     def largest(self) -> float:
@@ -100,6 +103,10 @@ class Plan:
             said.append(
                 f"That is for a single report. Everybody sends {self.goal.messages:g} of them on average."
             )
+            if self.once <= self.chosen.error:
+                said.append(
+                    f"Exactly one report each has no more error, {self.once:.4g}: leave the messages out, or take more."
+                )
         if self.chosen.shuffled:
             said.append(self.chosen.shuffled)
         return [*said, self._times()]
@@ -192,8 +199,11 @@ def plan(
 def planned(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: int | None) -> Plan:
     """The plan for a wish; `keys` are those of a task, as plain data."""
     goal = goal_in(wish, keys, model)
-    options = rank(goal, unit_size(wish, goal.quantity), most_bytes, wish.mechanism)
-    return Plan(wish, keys, goal, tuple(options), pick(options, wish.best))
+    rules = unit_size(wish, goal.quantity), most_bytes, wish.mechanism
+    options = rank(goal, *rules)
+    # A random number of messages thins the counts of frequent keys: with few of them, one report each can be better.
+    once = pick(rank(replace(goal, messages=0.0), *rules), wish.best).error if goal.messages else math.inf
+    return Plan(wish, keys, goal, tuple(options), pick(options, wish.best), once)
 
 
 def goal_in(wish: Wish, keys: Mapping[str, Any], model: Trust) -> Goal:
