@@ -30,6 +30,7 @@ import oracles
 import pursuit
 import release
 import scaling
+import sdpfe
 import shorter
 import shuffle
 import tables
@@ -48,6 +49,7 @@ SECTIONS: tuple[Section, ...] = (
     limits.SECTION,
     shuffle.SECTION,
     messages.SECTION,
+    sdpfe.SECTION,
     pursuit.SECTION,
     release.SECTION,
     ingest.SECTION,

@@ -244,8 +244,7 @@ class Hashed(Mechanism):
             size = max(self.report_steps(keys), 64) if state.per_code else self.buckets
             step = max(1, _CHUNK // size)
             lots = (self._cast(state, reports[at : at + step]) for at in range(0, len(reports), step))
-            shared = len(reports) >= _SHARED << self.seed_bits
-            shared &= self.buckets << self.seed_bits <= _MOST_CELLS and len(reports) >= state.totals[0].size
+            shared = self._quicker_by_seed(state, keys, len(reports))
             if shared:
                 self._add_by_seed(state, keys, lots)
             else:
@@ -253,6 +252,18 @@ class Hashed(Mechanism):
                     add = self._add_codes if state.per_code else self._scatter
                     add(state.totals, keys, seeds, votes)
         state.count += len(reports)
+
+    def _quicker_by_seed(self, state: State, keys: Keys, reports: int) -> bool:
+        """Whether it is quicker to add up the votes of a seed first, and whether there is room for it.
+
+        Where codes are summed up, that takes the coefficients of all seeds and a transform of all codes.
+        """
+        cells = self.buckets << self.seed_bits
+        if cells > _MOST_CELLS or reports < _SHARED << self.seed_bits:
+            return False
+        if state.per_code:
+            return 2 * cells + (keys.bits << keys.bits) // 8 <= reports * self.report_steps(keys)
+        return reports >= int(state.totals[0].size)
 
     def _cast(self, state: State, reports: UInt64s) -> Lot:
         """Seeds and votes of reports; the squares of the votes are noted in the state."""
