@@ -25,10 +25,13 @@ import device
 import ingest
 import lake
 import limits
+import messages
 import oracles
 import pursuit
 import release
 import scaling
+import sdpfe
+import shorter
 import shuffle
 import tables
 from hubbub.primitives.envelope import write_atomic
@@ -42,8 +45,11 @@ SECTIONS: tuple[Section, ...] = (
     bins.SECTION,
     accuracy.SECTION,
     scaling.SECTION,
+    shorter.SECTION,
     limits.SECTION,
     shuffle.SECTION,
+    messages.SECTION,
+    sdpfe.SECTION,
     pursuit.SECTION,
     release.SECTION,
     ingest.SECTION,

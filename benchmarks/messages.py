@@ -1,80 +1,91 @@
 """Several messages in the shuffled model: measured errors and coverage beside what the planner says.
 
-    python benchmarks/messages.py [--people 100000] [--runs 4] [--messages 0 1 8 64]
+    python benchmarks/messages.py
 
-Everybody holds key 0 with probability 5%, keys 1 .. 20 with 1%, and some of 1,000 others that nobody is asked about;
-2,000 keys belong to nobody. Central epsilon 1, delta 1e-8, up to 8 entries. Ratios near 1 mean that the plan is right.
+These are the rehearsals of `hubbub simulate --model shuffled`: made-up people, keys that nobody, 1% and 5% hold.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
 import hubbub
-from hubbub.model.record import GRID, Entries
-from hubbub.plan.ranking import noise
-from hubbub.server.estimates import estimate
-from hubbub.simulation.rehearsal import simulate
+from page import LIGHT, MUTED, STRONG, Section, prose, table
+from timing import Row
 
-KEYS, LIMIT = 3021, 8
-GROUPS = {"5%": (0.05, range(1)), "1%": (0.01, range(1, 21)), "0": (0.0, range(1021, KEYS))}
-
-
-def crowd(people: int, rng: np.random.Generator) -> Entries:
-    """Records: the keys that are asked about, then others up to a random length."""
-    odds = np.array([0.05] + [0.01] * 20)
-    held = rng.random((people, 21)) < odds
-    rows = []
-    for own in held:
-        asked = np.flatnonzero(own)[:LIMIT]
-        others = 21 + rng.choice(1000, size=rng.integers(0, LIMIT - len(asked) + 1), replace=False)
-        rows.append(np.concatenate([asked, others]))
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
-    ids = np.concatenate(rows).astype(np.uint64)
-    return Entries(ids, np.full(len(ids), GRID), offsets)
+#: People, keys, entries, messages (0: exactly one), collections.
+CASES = (
+    (4_000, 4_000, 32, 0, 12),
+    (4_000, 4_000, 32, 1, 12),
+    (4_000, 4_000, 32, 8, 12),
+    (4_000, 4_000, 32, 64, 12),
+    (1_000_000, 1_000_000, 32, 1, 1),
+)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--people", type=int, default=100_000)
-    parser.add_argument("--runs", type=int, default=4)
-    parser.add_argument("--messages", type=float, nargs="+", default=[0, 1, 8, 64])
-    given = parser.parse_args()
-    entries = crowd(given.people, np.random.default_rng(1))
-    truth = np.bincount(entries.ids.astype(np.int64), minlength=KEYS) / given.people
-    for messages in given.messages:
-        found = hubbub.plan(
-            keys=KEYS,
-            max_entries=LIMIT,
-            users=given.people,
-            model="shuffled",
-            epsilon=1.0,
-            delta=1e-8,
-            messages=messages,
+def measure(cases: Sequence[tuple[int, int, int, float, int]] = CASES) -> list[Row]:
+    """A row per case and share."""
+    return [row for case in cases for row in _rehearsed(*case)]
+
+
+def _rehearsed(people: int, keys: int, entries: int, messages: float, runs: int) -> list[Row]:
+    wish = {"keys": keys, "max_entries": entries, "users": people, "messages": messages}
+    found = hubbub.plan(**wish, model="shuffled", epsilon=1.0, delta=1e-8)
+    shown = hubbub.rehearse(found.task("rehearsal"), people, runs=runs, delta=1e-8)
+    case: Row = {"people": people, "keys": keys, "entries": entries}
+    case |= {"messages": messages, "runs": runs, "mechanism": found.chosen.name}
+    case |= {"epsilon": shown.guarantee.epsilon}
+    return [{**case, **row.as_dict()} for row in shown.rows]
+
+
+def text(rows: list[Row]) -> str:
+    cells = [
+        [
+            f"{row['people']:,}",
+            f"{row['messages']:g}" if row["messages"] else "exactly 1",
+            f"{100 * row['share']:g}%",
+            f"{row['predicted']:.3g}",
+            f"{row['measured']:.3g}",
+            f"{row['ratio']:.3f} ± {row['chance']:.3f}",
+            f"{100 * row['coverage']:.1f}%",
+        ]
+        for row in rows
+    ]
+    first = prose(
+        f"""Central epsilon 1, delta 1e-8, up to {rows[0]["entries"]} entries a record; the planner chose for a key that
+        1% hold. Measured are root mean square errors over all keys of a share, with how far the ratio is from 1 by
+        chance, and how many 95% intervals hold the truth (`hubbub simulate --model shuffled --messages M`)."""
+    )
+    heads = ["people", "messages", "share", "predicted error", "measured", "ratio", "intervals hold"]
+    return first + "\n\n" + table(heads, cells, words=2)
+
+
+def plot(rows: list[Row], figure: Any) -> None:
+    axes = figure.subplots()
+    done = [row for row in rows if row["messages"]]
+    people = min(row["people"] for row in done)
+    for share, colour in ((0.05, LIGHT), (0.01, MUTED), (0.0, STRONG)):
+        own = [row for row in done if row["share"] == share and row["people"] == people]
+        many = [row["messages"] for row in own]
+        axes.loglog(many, [row["predicted"] for row in own], color=colour)
+        axes.loglog(
+            many, [row["measured"] for row in own], "o", color=colour, label=f"{100 * share:g}% hold it"
         )
-        task = found.task("messages")
-        assert found.chosen.mechanism is not None
-        started = time.perf_counter()
-        errors, inside = [], []
-        for run in range(given.runs):
-            estimates = estimate(task, simulate(task, entries, 1000 * run).state)
-            errors.append(estimates.value - truth)
-            inside.append((estimates.low <= truth) & (truth <= estimates.high))
-        took = (time.perf_counter() - started) / given.runs
-        print(f"messages {messages or 1:g} ({found.chosen.name}, {took:.1f} s a collection)")
-        for name, (share, keys) in GROUPS.items():
-            measured = float(np.sqrt(np.mean(np.array(errors)[:, list(keys)] ** 2)))
-            planned = noise(found.chosen.mechanism, found.goal, share) ** 0.5
-            held = float(np.mean(np.array(inside)[:, list(keys)]))
-            print(
-                f"  share {name:>3}: planned {planned:.3g}, measured {measured:.3g}, ratio {measured / planned:.3f}",
-                end="",
-            )
-            print(f", intervals hold {100 * held:.1f}% of {given.runs * len(keys):,}")
+    axes.set_xlabel("messages a person")
+    axes.set_ylabel("standard error")
+    axes.legend(frameon=False, fontsize=8)
 
+
+SECTION = Section(
+    "messages",
+    "Several messages",
+    measure,
+    text,
+    quick={"cases": ((2000, 600, 8, 1, 1), (2000, 600, 8, 4, 1))},
+    plot=plot,
+    caption="Errors over the number of messages: predicted (lines) and measured (points)",
+)
 
 if __name__ == "__main__":
-    main()
+    print(text(measure()))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hubbub.calls.amplify import amplify
     from hubbub.calls.outcome import Outcome, simulate
+    from hubbub.calls.rehearse import Rehearsal, rehearse
     from hubbub.calls.run import Reports, privatize, run
     from hubbub.checks.audit import Audit, audit
     from hubbub.device.client import Client
@@ -52,6 +53,7 @@ __all__ = [
     "Outcome",
     "Plan",
     "Refused",
+    "Rehearsal",
     "Release",
     "Reports",
     "State",
@@ -66,6 +68,7 @@ __all__ = [
     "plan",
     "privatize",
     "publish",
+    "rehearse",
     "run",
     "simulate",
 ]
@@ -82,6 +85,7 @@ _HOMES = {
     "Outcome": "calls.outcome",
     "Plan": "plan.overview",
     "Refused": "primitives.errors",
+    "Rehearsal": "calls.rehearse",
     "Release": "release.artifact",
     "Reports": "calls.run",
     "State": "model.state",
@@ -94,6 +98,7 @@ _HOMES = {
     "make_mechanism": "mechanisms.registry",
     "privatize": "calls.run",
     "publish": "release.publisher",
+    "rehearse": "calls.rehearse",
     "run": "calls.run",
     "simulate": "calls.outcome",
 }

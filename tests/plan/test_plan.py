@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import hubbub
 from helpers import refused
 from hubbub.checks.conformance import SIGMAS, task_for
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.inverse import Inverse
-from hubbub.plan.ranking import SERVER_SECONDS, Option, choose, pick, rank
+from hubbub.plan.ranking import Option, choose, pick, rank
 from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.simulation.populations import distinct_population, zipf_population
 from hubbub.simulation.rehearsal import simulate
@@ -405,11 +406,38 @@ def test_the_servers_time_is_said_and_bounded() -> None:
 
 
 def test_what_takes_a_server_too_long_is_not_recommended() -> None:
-    goal = Goal("frequency", 1.0, 32, users=10**6, keys=1 << 29, open=True, central_epsilon=1.0, delta=1e-8)
-    found = {option.name: option for option in rank(goal)}
-    assert found["sampled"].mechanism is None
-    assert "s of one core per million reports" in found["sampled"].reason
-    assert all(option.seconds <= SERVER_SECONDS for option in found.values() if option.mechanism)
-    by_hand = rank(goal, name="sampled", settings={"buckets": 1 << 14})[0]
+    """Codes of 30 bits: with 2^14 buckets or so a report is 2^14 additions, so other buckets are taken; or none."""
+    goal = Goal("frequency", 1.0, 32, users=10**6, keys=1 << 30, open=True, central_epsilon=1.0, delta=1e-8)
+    for messages in (0.0, 8.0):
+        asked = replace(goal, share=0.01, messages=messages)
+        found = rank(asked, name="collision")[0]
+        free = rank(replace(asked, server_seconds=1e9), name="collision")[0]
+        assert free.seconds > 60 >= found.seconds
+        assert free.error < found.error < 2 * free.error
+    strict = rank(replace(goal, server_seconds=1.0), name="collision")[0]
+    assert strict.mechanism is None
+    assert "s of one core per million reports" in strict.reason
+    by_hand = rank(goal, name="collision", settings={"buckets": 1 << 14})[0]
     assert by_hand.mechanism is not None
-    assert by_hand.seconds > SERVER_SECONDS
+    assert by_hand.seconds > 60
+
+
+def test_the_local_model_has_the_servers_time_in_mind_too() -> None:
+    goal = Goal("frequency", 6.0, 8, users=10**6, keys=1 << 30, open=True)
+    free, found = (rank(replace(goal, server_seconds=most), name="collision")[0] for most in (1e9, 60.0))
+    assert found.mechanism is not None
+    assert found.seconds <= 60 < free.seconds
+    assert free.error < found.error < 1.5 * free.error
+    with refused("above 0 seconds"):
+        replace(goal, server_seconds=0.0)
+
+
+def test_one_report_each_is_named_where_it_is_as_good() -> None:
+    """Few messages of one entry: their random number thins frequent keys' counts more than it helps."""
+    wish = {"keys": 1000, "max_entries": 1, "users": 10_000, "model": "shuffled", "delta": 1e-6}
+    few, many = (hubbub.plan(**wish, share=0.05, messages=messages) for messages in (2, 64))
+    assert few.once <= few.chosen.error
+    assert "Exactly one report each has no more error" in str(few)
+    assert many.once > many.chosen.error
+    assert "Exactly one report" not in str(many)
+    assert many.once == hubbub.plan(**wish, share=0.05).chosen.error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,42 @@ def test_a_try_has_poissons_law_exactly(mean: Fraction) -> None:
     law = coins.law(lambda tape: try_poisson(tape, mean.numerator, mean.denominator))
     for k in range(6):
         assert law[k] == (1 - mean) * mean**k / math.factorial(k)
+    assert sum(law.values()) == 1
+
+
+class Again(Exception):
+    """A try that was not taken."""
+
+
+class Once(Cut):
+    """The same, for a whole draw: it ends where a try is not taken, so the tree has an end."""
+
+    def __init__(self, numerator: int, denominator: int) -> None:
+        super().__init__(denominator)
+        self.numerator = numerator
+
+    def chance(self, numerator: int, denominator: int) -> bool:
+        heads = super().chance(numerator, denominator)
+        if numerator != self.numerator and not heads:
+            raise Again
+        return heads
+
+
+@pytest.mark.parametrize("mean", [Fraction(2, 3), Fraction(1, 5), Fraction(3, 4)])
+def test_a_whole_draw_has_poissons_law_exactly(mean: Fraction) -> None:
+    """All parts together, where no try is repeated; a repeated one is as if nothing had happened before."""
+    parts = -(-2 * mean.numerator // mean.denominator)
+    coins = Once(mean.numerator, mean.denominator * parts)
+
+    def draw(tape: Any) -> int:
+        try:
+            return poisson(tape, mean.numerator, mean.denominator)
+        except Again:
+            return -1
+
+    law = coins.law(draw)
+    for k in range(6):
+        assert law[k] == (1 - mean / parts) ** parts * mean**k / math.factorial(k)
     assert sum(law.values()) == 1
 
 

@@ -79,9 +79,29 @@ def test_it_is_the_truth_where_everybody_else_favours_something_else() -> None:
             assert truth <= bound <= 1.01 * truth + 1e-9
 
 
+def test_any_laws_between_the_weights_are_covered() -> None:
+    """Weights anywhere in [V, W] with the same sum, for the victim and everybody else: 120 random crowds of 2 or 3."""
+    rng = np.random.default_rng(8)
+    near = 0
+    for _ in range(120):
+        outcomes, local = int(rng.integers(2, 5)), float(rng.uniform(0.2, 3))
+        favoured, people = int(rng.integers(1, outcomes)), int(rng.integers(2, 4))
+        messages, weight = round(float(rng.uniform(0.1, 1.5)), 3), favoured_weight(local)
+        sets = list(itertools.combinations(range(outcomes), favoured))
+        laws = np.array([response_law(each, outcomes, weight) for each in sets])
+        mixed = rng.dirichlet(np.full(len(sets), 0.2), people + 1) @ laws
+        means = [messages * (mixed[own] + mixed[2:].sum(axis=0)) for own in (0, 1)]
+        crowd = PoissonCrowd(people, exact_messages(messages), favoured, outcomes, weight, UNIT)
+        for epsilon in (0.0, 0.2, 0.6):
+            truth = true_delta(*means, epsilon)
+            assert truth <= crowd.delta(epsilon)
+            near += truth > 0.5 * crowd.delta(epsilon)
+    assert near > 20
+
+
 @pytest.mark.parametrize("fault", ["one more person", "fewer messages"])
 def test_faults_would_be_noticed(fault: str) -> None:
-    """A person who is not there, or a message that is not counted, and the bound is below the truth."""
+    """A person who is not there (n one too large), or a message more than is counted (M), and the bound is too low."""
     weight = favoured_weight(1.0)
     right = PoissonCrowd(3, Fraction(2), 1, 3, weight, UNIT)
     wrong = replace(right, people=4) if fault == "one more person" else replace(right, messages=Fraction(1))

@@ -117,6 +117,7 @@ def test_adding_in_place_is_merging(task: Task) -> None:
 
 CASES = {
     "one-hot": ("collision", {"buckets": 8}),
+    "codes": ("collision", {"buckets": 16}),
     "two kinds of votes": ("coco", {"buckets": 4}),
     "one bin": ("sparse_sum", {"values": "signed", "noise": "window"}),
     "dense": ("sparse_sum", {"values": "signed", "unit": "entry", "buckets": 4}),

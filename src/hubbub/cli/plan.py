@@ -77,6 +77,13 @@ _KEYS, _MAX_ENTRIES = 1000, 32
     help="Shuffled: reports that everybody sends, a random number with this mean; left out: exactly one.",
 )
 @click.option("--bytes", "most_bytes", type=click.IntRange(1), help="Largest report allowed.")
+@click.option(
+    "--server-seconds",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Most seconds of one core of the server per million reports.",
+)
 @click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
 @mechanism_options
 @click.option("--entries", type=EXISTING, help="CSV of entries,users: also say which max-entries is best.")
@@ -142,6 +149,7 @@ def command(
         best=best,
         share=options["share"],
         messages=options["messages"],
+        server_seconds=options["server_seconds"],
     )
     goal = goal_in(wish, space, model)
     size = unit_size(wish, goal.quantity)
@@ -162,6 +170,8 @@ def command(
     if as_json:
         data["options"] = found.rows()
         data["chosen"] = found.chosen.as_dict(found.largest)
+        if found.goal.messages:
+            data["error_of_one_report_each"] = found.once
     if want_error is not None:
         lines.insert(0, _inverse(data, found.goal, want_error, size, rules))
     if output is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, progress, say, table_options, tell
+from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import visible
 
 if TYPE_CHECKING:
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command, example="hubbub simulate task.toml --like visits.csv --user user --key page")
-@click.argument("task", type=EXISTING)
-@click.option("--like", type=EXISTING, required=True, help="Table of records that a crowd could have.")
-@click.option("--user", required=True, help="Column that says whose row it is.")
-@click.option("--key", required=True, help="Column with the key.")
+@click.argument("task", type=EXISTING, required=False)
+@click.option(
+    "--like", type=EXISTING, help="Table of records that a crowd could have; left out: a made-up crowd."
+)
+@click.option("--user", help="Column that says whose row it is.")
+@click.option("--key", help="Column with the key.")
 @click.option("--value", help="Column with the value; left out: sets.")
 @click.option(
     "--estimate",
@@ -36,14 +39,34 @@ if TYPE_CHECKING:
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
+@click.option(
+    "--model",
+    type=click.Choice(["local", "shuffled"]),
+    default="local",
+    show_default=True,
+    help="Made-up crowd: whether a shuffler mixes the reports.",
+)
+@click.option("--users", type=click.IntRange(2), default=100_000, show_default=True, help="Made-up people.")
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Collections from them.")
+@click.option(
+    "--epsilon", type=float, help="Without a task: of one report; shuffled: the central one [default: 1]."
+)
+@click.option("--delta", type=float, help="Shuffled: failure probability [default: 1e-6].")
+@click.option(
+    "--messages", type=float, help="Without a task, shuffled: reports that everybody sends on average."
+)
+@click.option("--keys", type=click.IntRange(1), help="Without a task: how many keys [default: 5000].")
+@click.option(
+    "--max-entries", type=click.IntRange(1), help="Without a task: entries of a record [default: 8]."
+)
 @table_options
 @json_option
 def command(
     *,
-    task: Path,
-    like: Path,
-    user: str,
-    key: str,
+    task: Path | None,
+    like: Path | None,
+    user: str | None,
+    key: str | None,
     value: str | None,
     quantity: Any,
     interval: float,
@@ -53,12 +76,26 @@ def command(
     output: Path | None,
     form: TextForm,
     as_json: bool,
+    **made_up: Any,
 ) -> None:
-    """Compare estimates with the truth on a table, before collecting.
+    """Compare estimates with the truth, before collecting.
 
-    The records of the table (CSV, Parquet or NPZ; - is CSV on standard input) are privatized with a task's mechanism
-    and estimated. The randomness is seeded: nothing that comes out of this is private.
+    The records of a table (CSV, Parquet or NPZ; - is CSV on standard input) are privatized with a task's mechanism and
+    estimated. Without --like, people are made up, and errors for keys that nobody, 1% and 5% hold are compared with the
+    prediction; then the task may be left out, too: the planner makes one. The randomness is seeded: nothing that comes
+    out of this is private.
     """
+    if like is None:
+        from hubbub.cli._rehearse import rehearse_made_up
+
+        if user or key or value or quantity or correct or output:
+            raise Refused(
+                "--user, --key, --value, --estimate, --correct and -o go with a table: give --like."
+            )
+        rehearse_made_up(task, made_up, interval, seed, as_json)
+        return
+    if task is None or user is None or key is None:
+        raise click.UsageError("A table goes with a TASK, --user and --key.")
     from hubbub.calls.outcome import simulate
     from hubbub.cli._cost import announce_cost
     from hubbub.protocol.task import Task

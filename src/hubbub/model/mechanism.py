@@ -149,8 +149,12 @@ class Goal:
     share: float = 0.0
     #: In the shuffled model: reports per user on average, a random number of them; 0 for one each.
     messages: float = 0.0
+    #: Seconds of a server's core per million reports that a plan may take: what needs more is not recommended.
+    server_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        if not self.server_seconds > 0:
+            raise Refused(f"The server's time must be above 0 seconds, not {self.server_seconds:g}.")
         if not 0 <= self.share <= 1:
             raise Refused(f"The share of a key must be between 0 and 1, not {self.share:g}.")
         if self.messages and self.central_epsilon is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -35,6 +36,8 @@ class Plan:
     goal: Goal
     options: tuple[Option, ...]
     chosen: Option
+    #: For several messages: the error that exactly one report each would have.
+    once: float = math.inf
 
     @property
     def largest(self) -> float:
@@ -100,10 +103,21 @@ class Plan:
             said.append(
                 f"That is for a single report. Everybody sends {self.goal.messages:g} of them on average."
             )
+            if self.once <= self.chosen.error:
+                said.append(
+                    f"Exactly one report each has no more error, {self.once:.4g}: leave the messages out, or take more."
+                )
         if self.chosen.shuffled:
             said.append(self.chosen.shuffled)
-            said.append(f"A million reports take a core of the server about {self.chosen.seconds:.2g} s.")
-        return said
+        return [*said, self._times()]
+
+    def _times(self) -> str:
+        """What a report takes to add up and to make."""
+        server, device = self.chosen.seconds, 1000 * self.chosen.device
+        return (
+            f"A million reports take a core of the server about {server:.2g} s; a device makes one in about "
+            f"{device:.2g} ms."
+        )
 
     @property
     def _unsuitable(self) -> list[Option]:
@@ -158,6 +172,7 @@ def plan(
     best: bool = False,
     share: float | None = None,
     messages: float = 0.0,
+    server_seconds: float = 60.0,
 ) -> Plan:
     """Which mechanism reaches a goal, with what error, before anything is collected; as the command `hubbub plan`.
 
@@ -168,7 +183,8 @@ def plan(
     model "shuffled", epsilon and delta are those of the shuffled model. What is taken is the shortest report within 5%
     of the least error, or with `best` the least error itself; `mechanism` looks at one alone. `share` is that of the
     key whose error counts (left out: a rare one, in the shuffled model one that 1% hold); `messages` is how many
-    reports everybody sends on average, a random number of them (left out: exactly one).
+    reports everybody sends on average, a random number of them (left out: exactly one). Nothing is recommended that
+    takes a server more than `server_seconds` of one core per million reports.
     """
     space: dict[str, Any] = {"kind": "closed"}
     if isinstance(keys, Iterable):
@@ -176,15 +192,18 @@ def plan(
     else:
         space["size"] = int(keys)
     wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
-    wish = replace(wish, mechanism=mechanism, share=share, messages=messages)
+    wish = replace(wish, mechanism=mechanism, share=share, messages=messages, server_seconds=server_seconds)
     return planned(wish, space, model, most_bytes)
 
 
 def planned(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: int | None) -> Plan:
     """The plan for a wish; `keys` are those of a task, as plain data."""
     goal = goal_in(wish, keys, model)
-    options = rank(goal, unit_size(wish, goal.quantity), most_bytes, wish.mechanism)
-    return Plan(wish, keys, goal, tuple(options), pick(options, wish.best))
+    rules = unit_size(wish, goal.quantity), most_bytes, wish.mechanism
+    options = rank(goal, *rules)
+    # A random number of messages thins the counts of frequent keys: with few of them, one report each can be better.
+    once = pick(rank(replace(goal, messages=0.0), *rules), wish.best).error if goal.messages else math.inf
+    return Plan(wish, keys, goal, tuple(options), pick(options, wish.best), once)
 
 
 def goal_in(wish: Wish, keys: Mapping[str, Any], model: Trust) -> Goal:

@@ -46,6 +46,7 @@ class Wish:
     #: None: that of a rare key, and in the shuffled model that of a key that 1% hold.
     share: float | None = None
     messages: float = 0.0
+    server_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "max_entries", "delta", "users"):
@@ -99,6 +100,7 @@ class Wish:
             family=self.family,
             center=(low + high) / 2 / largest if self.span else 0.0,
             open=keys["kind"] != "closed",
+            server_seconds=self.server_seconds,
         )
 
     def task(self, name: str, keys: Mapping[str, Any]) -> Task:

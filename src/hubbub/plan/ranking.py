@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.guarantee import Guarantee
-from hubbub.model.keys import LARGEST_BITS, Keys, bits_for
 from hubbub.model.mechanism import Goal, Mechanism, Quantity, ValueKind
+from hubbub.plan.costs import device_hashes, device_seconds, server_seconds, state_size
 from hubbub.primitives.errors import Refused, explain
 from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.messages import messages_guarantee, poisson_crowd
@@ -31,13 +31,10 @@ from hubbub.privacy.shuffle import (
     solve_local_epsilon,
 )
 
-#: Seconds of a server's core per million reports that a plan may take.
-SERVER_SECONDS = 60.0
-#: Microseconds for reading a report, and per addition to a state that fits into a cache, or not (measured).
-_READING, _ADDING, _ADDING_FAR = 1.5, 0.005, 0.03
-_CACHED = 1 << 25
 #: How exactly local epsilons are solved for while buckets are compared, and at last.
 _ROUGHLY, _EXACTLY = 0.02, 1e-5
+#: Numbers of buckets that are tried: powers of two.
+_BUCKET_BITS = range(1, 21)
 #: How much more error than the least a shorter report may have and still be taken.
 THRIFT = 1.05
 
@@ -56,8 +53,9 @@ class Option:
     detectable: float = math.inf
     hashes: int = 0
     server: str = ""
-    #: Of a server's core per million reports, about.
+    #: Of a server's core per million reports, and of a device per report, about.
     seconds: float = 0.0
+    device: float = 0.0
     #: The goal whose crowd this is for, if the guarantee is asked for in the shuffled model.
     crowd: Goal | None = None
     #: The same mechanism with ever shorter reports and more error.
@@ -98,6 +96,7 @@ class Option:
             "device_hashes": self.hashes,
             "server": self.server,
             "server_seconds_per_million": self.seconds,
+            "device_seconds": self.device,
             "guarantee": self.promise(largest).as_dict(),
             "shuffled": self.shuffled,
             "parameters": self.mechanism.model_dump(exclude_none=True),
@@ -214,7 +213,7 @@ def _best_of(
             crowd = goal
             local, found = _shuffled(kind, goal, most_bytes, settings)
         else:
-            found = offers(kind, goal, settings)
+            found = _in_time(kind, goal, settings)
     except Refused as problem:
         return Option(kind.name, None, str(problem))
     if not found:
@@ -225,17 +224,17 @@ def _best_of(
             kind.name, None, _too_long(found), f"allow {min(m.layout.width for m in found)} bytes a report"
         )
     by_hand = bool(settings) or goal.family == "prf"
-    fitting = [m for m in fitting if by_hand or server_seconds(m, local) <= SERVER_SECONDS]
-    if not fitting:
-        least = min(server_seconds(m, local) for m in found)
+    quick = [m for m in fitting if by_hand or server_seconds(m, local) <= goal.server_seconds]
+    if not quick:
+        least = min(server_seconds(m, local) for m in fitting)
         return Option(
             kind.name,
             None,
             f"would take a server about {least:,.0f} s of one core per million reports",
-            "fold keys to fewer bits, or set its buckets by hand",
+            "fold keys to fewer bits, allow the server more time, or set its buckets by hand",
         )
     try:
-        options = [_option(mechanism, goal, local, unit_size, crowd) for mechanism in fitting]
+        options = [_option(mechanism, goal, local, unit_size, crowd) for mechanism in quick]
     except ValidationError as problem:
         return Option(kind.name, None, explain(problem))
     first, *others = sorted(options, key=lambda option: option.error)
@@ -244,6 +243,22 @@ def _best_of(
         if other.bytes < min(option.bytes for option in (first, *shorter)):
             shorter.append(other)
     return replace(first, shorter=tuple(shorter))
+
+
+def _chooses_buckets(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any]) -> bool:
+    """Whether the planner may choose buckets: nobody fixed a parameter, and the server's time depends on them."""
+    return "buckets" in kind.model_fields and not settings and goal.family != "prf"
+
+
+def _in_time(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any]) -> list[Mechanism]:
+    """What a mechanism offers; with other buckets, if all of that would take the server too long."""
+    found = offers(kind, goal, settings)
+    slow = found and min(server_seconds(m, goal) for m in found) > goal.server_seconds
+    if slow and _chooses_buckets(kind, goal, settings):
+        for bits in _BUCKET_BITS:
+            with suppress(Refused):
+                found += offers(kind, goal, {"buckets": 1 << bits})
+    return found
 
 
 def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, crowd: Goal | None) -> Option:
@@ -256,9 +271,10 @@ def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, cro
         error=error,
         largest=-rare * quantile(0.5 * -math.expm1(-math.log(2) / goal.keys)),
         detectable=-rare * quantile(0.025 / goal.keys),
-        hashes=mechanism.seeds_per_report * mechanism.max_entries,
-        server=_server_cost(mechanism, goal),
+        hashes=device_hashes(mechanism),
+        server=state_size(mechanism, goal),
         seconds=server_seconds(mechanism, goal),
+        device=device_seconds(mechanism),
         crowd=crowd,
     )
 
@@ -277,20 +293,26 @@ def _shuffled(
     """The goal with the local epsilon that shuffling turns into the wanted central one, and the mechanism that does.
 
     Shuffling amplifies guarantees of whole records only, which are the ones to look for, whatever unit is asked. A
-    mechanism chooses its buckets for rare keys and one report; where something else is asked for, others are tried.
+    mechanism chooses its buckets for rare keys and one report, without a look at the server's time; where something
+    else is asked for, or that would take too long, others are tried.
     """
     pure = replace(goal, unit="record", distance=None, delta=0.0)
     if not offers(kind, pure, settings):
         return pure, []
-    searched = (goal.share > 0 or goal.messages > 0) and "buckets" in kind.model_fields and not settings
+    searched = _chooses_buckets(kind, goal, settings)
+    if searched and not goal.share and not goal.messages:
+        usual = _hidden(kind, pure, goal.delta, most_bytes, settings)
+        searched = server_seconds(usual, goal) > goal.server_seconds
     found: list[Mechanism] = []
-    for bits in range(1, 21) if searched else ():
+    for bits in _BUCKET_BITS if searched else ():
         with suppress(Refused):
             found.append(_hidden(kind, pure, goal.delta, most_bytes, {"buckets": 1 << bits}, _ROUGHLY))
-        if len(found) > 2 and noise(found[-1], pure) > noise(found[-2], pure) > noise(found[-3], pure):
+        rising = len(found) > 2 and noise(found[-1], pure) > noise(found[-2], pure) > noise(found[-3], pure)
+        if rising and server_seconds(min(found, key=lambda m: noise(m, pure)), goal) <= goal.server_seconds:
             break
     if found:
-        near = min(found, key=lambda mechanism: noise(mechanism, pure))
+        quick = [m for m in found if server_seconds(m, goal) <= goal.server_seconds] or found
+        near = min(quick, key=lambda mechanism: noise(mechanism, pure))
         settings = {"buckets": near.model_dump()["buckets"]}
     best = _hidden(kind, pure, goal.delta, most_bytes, settings, _EXACTLY if found else None)
     return replace(pure, epsilon=best.epsilon), [best]
@@ -375,27 +397,3 @@ def offers(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any] | None
         offered = ", ".join(found[0].quantities)
         raise Refused(f"cannot estimate the {wanted} with these settings; it offers {offered}")
     return [m for m in found if wanted in m.quantities]
-
-
-def _keys_of(mechanism: Mechanism, goal: Goal) -> Keys:
-    """The keys that a task for this goal would have."""
-    if goal.open:
-        bits = max(2, (goal.keys - 1).bit_length())
-        return Keys(kind="wide") if bits > LARGEST_BITS else Keys(kind="folded", bits=bits)
-    codes = goal.keys * (2 if mechanism.sided else 1)
-    return Keys(kind="closed", size=goal.keys, bits=bits_for(codes))
-
-
-def server_seconds(mechanism: Mechanism, goal: Goal) -> float:
-    """What a million reports take of one core of the server, about; where reports are kept, for one key at least."""
-    keys = _keys_of(mechanism, goal)
-    far = not mechanism.keeps_reports(keys) and 8 * math.prod(mechanism.totals_shape(keys)) > _CACHED
-    return _READING + mechanism.report_steps(keys) * (_ADDING_FAR if far else _ADDING)
-
-
-def _server_cost(mechanism: Mechanism, goal: Goal) -> str:
-    keys = _keys_of(mechanism, goal)
-    if mechanism.keeps_reports(keys):
-        return "all reports"
-    size = 8 * math.prod(mechanism.totals_shape(keys))
-    return f"{size / 2**20:.3g} MiB" if size >= 1 << 18 else f"{size / 2**10:.3g} KiB"

@@ -18,6 +18,8 @@ from hubbub.primitives.kernel import kernel, numba_available, parity
 
 #: Steps below which the compiler is not worth starting.
 _SMALL = 1 << 15
+#: Steps whose sums are listed: 2^10 numbers stay in the first cache of a core.
+_LISTED = 10
 
 
 @kernel
@@ -52,6 +54,8 @@ def _eliminate(rows: Any, bucket: int, bits: int, pivots: Any) -> bool:
 def _add_to_codes(total: Any, shift: Any, signs: Any, rows: Any, bucket: Any, values: Any, bits: int) -> None:
     pivots = np.zeros(bits, dtype=np.int64)
     steps = np.zeros(bits, dtype=np.int64)
+    offsets = np.zeros(1 << _LISTED, dtype=np.int64)
+    flips = np.zeros(1 << _LISTED, dtype=np.int64)
     for i in range(len(shift)):
         if not _eliminate(rows[i], bucket[i], bits, pivots):
             continue
@@ -67,16 +71,25 @@ def _add_to_codes(total: Any, shift: Any, signs: Any, rows: Any, bucket: Any, va
                 steps[free] = step
                 free += 1
         value = -values[i, 0] if parity(signs[i] & code) else values[i, 0]
-        total[shift[i] + code] += value
-        # All combinations of the steps in the order of Gray's code: one step at a time.
-        for n in range(1, 1 << free):
-            turn = 0
-            while not n >> turn & 1:
-                turn += 1
-            code ^= steps[turn]
-            if parity(signs[i] & steps[turn]):
-                value = -value
-            total[shift[i] + code] += value
+        # All sums of the first steps are listed, without a branch; then the list is moved by the other steps.
+        near = min(free, _LISTED)
+        offsets[0], flips[0] = 0, 1
+        for j in range(near):
+            size, flip = 1 << j, 1 - 2 * parity(signs[i] & steps[j])
+            for n in range(size):
+                offsets[size + n] = offsets[n] ^ steps[j]
+                flips[size + n] = flips[n] * flip
+        for n in range(1 << (free - near)):
+            if n:
+                # The order of Gray's code: one step at a time.
+                turn = near
+                while not n >> (turn - near) & 1:
+                    turn += 1
+                code ^= steps[turn]
+                if parity(signs[i] & steps[turn]):
+                    value = -value
+            for j in range(1 << near):
+                total[shift[i] + (code ^ offsets[j])] += value * flips[j]
 
 
 def add_to_codes(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hubbub.model.record import GRID, Entries
-from hubbub.primitives.arrays import Floats
+from hubbub.primitives.arrays import Floats, Int64s
+from hubbub.primitives.errors import Refused
 from hubbub.primitives.kernel import kernel, use_compiled
 
 
@@ -104,3 +105,45 @@ def uniform_population(users: int, keys: int, entries: int, seed: int) -> Popula
     values = GRID * (2 * rng.integers(0, 2, size=users * entries) - 1)
     offsets = np.arange(users + 1, dtype=np.int64) * entries
     return Population(Entries(dealt.reshape(-1).astype(np.uint64), values, offsets), keys)
+
+
+#: Shares that are stated, and how many keys have them per entry of a record.
+_STATED = {0.05: 5, 0.01: 25}
+
+
+def stated_keys(keys: int, entries: int) -> dict[float, Int64s]:
+    """Which keys of a `stated_population` have which share; 0 is that of the upper half, which nobody holds."""
+    per_entry = sum(_STATED.values())
+    place = np.arange(per_entry * entries) % per_entry
+    found = {0.0: np.arange(keys // 2, keys)}
+    for share, first in ((0.01, _STATED[0.05]), (0.05, 0)):
+        found[share] = np.flatnonzero((place >= first) & (place < first + _STATED[share]))
+    return found
+
+
+def stated_population(users: int, keys: int, entries: int, seed: int) -> Population:
+    """Records of exactly `entries` keys, among them some that exactly 5% and 1% hold; half of all keys nobody holds.
+
+    For every entry, people are shuffled anew, and the first twentieth holds the first key, and so on: a quarter holds
+    a key of 5%, a quarter one of 1%, and the rest one of the other keys that are held at all. The keys of different
+    entries are different ones, so shares are exact, and who holds one key tells nothing about the next entry's.
+    """
+    shares = np.repeat(list(_STATED), list(_STATED.values()))
+    asked = len(shares) * entries
+    others = (keys // 2 - asked) // entries
+    if others < 1 or users < 100:
+        raise Refused(
+            f"A made-up crowd with {entries} entries a record needs at least 100 people and "
+            f"{2 * (asked + entries):,} keys."
+        )
+    rng = np.random.default_rng(seed)
+    ends = np.cumsum(np.rint(shares * users).astype(np.int64))
+    chosen = np.empty((users, entries), dtype=np.int64)
+    for entry in range(entries):
+        place = rng.permutation(users)
+        known = entry * len(shares) + np.searchsorted(ends, place, side="right")
+        rest = asked + entry * others + rng.integers(0, others, users)
+        chosen[:, entry] = np.where(place < ends[-1], known, rest)
+    values = np.full(users * entries, GRID, dtype=np.int64)
+    offsets = np.arange(users + 1, dtype=np.int64) * entries
+    return Population(Entries(chosen.reshape(-1).astype(np.uint64), values, offsets), keys)

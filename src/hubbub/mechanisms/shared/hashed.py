@@ -32,6 +32,8 @@ from hubbub.primitives.wire import Layout, WireField
 
 #: Numbers (reports times buckets) that are worked on at a time.
 _CHUNK = 1 << 22
+#: Keys that are looked up at a time: few enough to stay in a cache.
+_NAMED = 1 << 16
 #: Reports per seed from which on it is quicker to add up the votes of a seed first (about where the two meet).
 _SHARED = 4
 #: Largest table of seeds and buckets for it: 128 MiB per kind of vote.
@@ -242,8 +244,7 @@ class Hashed(Mechanism):
             size = max(self.report_steps(keys), 64) if state.per_code else self.buckets
             step = max(1, _CHUNK // size)
             lots = (self._cast(state, reports[at : at + step]) for at in range(0, len(reports), step))
-            shared = len(reports) >= _SHARED << self.seed_bits
-            shared &= self.buckets << self.seed_bits <= _MOST_CELLS and len(reports) >= state.totals[0].size
+            shared = self._quicker_by_seed(state, keys, len(reports))
             if shared:
                 self._add_by_seed(state, keys, lots)
             else:
@@ -251,6 +252,18 @@ class Hashed(Mechanism):
                     add = self._add_codes if state.per_code else self._scatter
                     add(state.totals, keys, seeds, votes)
         state.count += len(reports)
+
+    def _quicker_by_seed(self, state: State, keys: Keys, reports: int) -> bool:
+        """Whether it is quicker to add up the votes of a seed first, and whether there is room for it.
+
+        Where codes are summed up, that takes the coefficients of all seeds and a transform of all codes.
+        """
+        cells = self.buckets << self.seed_bits
+        if cells > _MOST_CELLS or reports < _SHARED << self.seed_bits:
+            return False
+        if state.per_code:
+            return 2 * cells + (keys.bits << keys.bits) // 8 <= reports * self.report_steps(keys)
+        return reports >= int(state.totals[0].size)
 
     def _cast(self, state: State, reports: UInt64s) -> Lot:
         """Seeds and votes of reports; the squares of the votes are noted in the state."""
@@ -320,14 +333,15 @@ class Hashed(Mechanism):
         if self.keeps_reports(keys):
             self._tally_reports(state, keys, ids, result)
             return result
-        signs = keys.signs(ids)
         signed = [votes.signed for votes in self._no_votes]
         for cohort in range(keys.cohorts):
-            codes = keys.codes(ids, cohort).astype(np.int64)
             for channel in range(self.channels):
                 totals = state.totals[channel, cohort]
-                sums = totals[codes] if state.per_code else transform(totals)[codes] // self.buckets
-                result[channel] += sums * signs if signed[channel] else sums
+                sums = totals if state.per_code else transform(totals) // self.buckets
+                for start in range(0, len(ids), _NAMED):
+                    part = slice(start, start + _NAMED)
+                    found = sums[keys.codes(ids[part], cohort).astype(np.int64)]
+                    result[channel, part] += found * keys.signs(ids[part]) if signed[channel] else found
         return result
 
     def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
