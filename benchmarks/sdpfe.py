@@ -124,7 +124,8 @@ def text(rows: list[Row]) -> str:
         machine. Errors are the largest over all keys, in people; ours are the median of {runs} runs, and all of them in
         brackets. Keys that less than {100 * FREQUENT:g}% hold are rare; {one["frequent_keys"]} are frequent here, whose
         counts a random number of messages thins. The planner takes 2^14 buckets; the others are there to show how much
-        depends on it. The analysis is from reports to estimates of all keys, on one core."""
+        depends on it. Seeds are set by hand, to so few bits that the votes of a seed can be added up first; with the
+        planner's longer seeds the analysis takes longer. It is from reports to estimates of all keys, on one core."""
     )
     heads = [
         "messages",
