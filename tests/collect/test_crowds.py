@@ -17,7 +17,7 @@ from hubbub.collect import mixer as mixing_module
 from hubbub.collect import shuffler as module
 from hubbub.collect.closing import Closing
 from hubbub.collect.mixer import Mixer
-from hubbub.collect.names import Names
+from hubbub.collect.names import Names, column, each
 from hubbub.collect.promises import people_in
 from hubbub.collect.serving import serving
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
@@ -198,21 +198,18 @@ def test_names_are_found_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
         known[name] = slot
         if slot % 10 == 9:
             gone = sorted(known)[:3]
-            assert names.remove(gone).tolist() == [known.pop(each) for each in gone]
+            assert names.remove(column(gone)).tolist() == [known.pop(name) for name in gone]
     assert len(names) == len(known)
     assert names.known(made) == [name in known for name in made]
-    column, slots = names.columns()
-    assert (
-        dict(zip([bytes(each).ljust(16, b"\0") for each in column.tolist()], slots.tolist(), strict=True))
-        == known
-    )
+    found, slots = names.columns()
+    assert dict(zip(each(found), slots.tolist(), strict=True)) == known
 
 
 def test_a_crowd_of_twenty_thousand_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Really sealed, mixed as one crowd, sent in parts, opened, counted once: what is promised is 20,000 people's."""
     people, task = 20_000, collected_task(minimum_reports=100)
     reports, width = some_reports(task, people, seed=5), task.mechanism.layout.width
-    monkeypatch.setattr(mixing_module, "LARGEST_BODY", 1 << 18)  # five parts
+    monkeypatch.setattr(mixing_module, "LARGEST_PART", 1 << 18)  # five parts
     with collecting(f"sqlite:///{tmp_path / 'store.db'}", task) as service:
         public, token = service.service.keys.public, service.service.tokens.new("shuffler")
         mixer = Mixer(tmp_path / "shuffler.db")
@@ -262,7 +259,7 @@ def test_an_old_collector_is_named(
 ) -> None:
     """It does not know the route for parts: the crowd waits, and the log says what to do."""
     task = collected_task()
-    monkeypatch.setattr(mixing_module, "LARGEST_BODY", 3 * sealed_width(task))
+    monkeypatch.setattr(mixing_module, "LARGEST_PART", 3 * sealed_width(task))
     another = Shuffler(Mixer(tmp_path / "another.db"), [task], "http://x", "t", "up", 5)
     with serving(create_shuffler_app(another)) as url:  # it has no such route either
         mixing = Shuffler(mixer, [task], url, "t", "up", 5)

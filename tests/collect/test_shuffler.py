@@ -230,7 +230,7 @@ def payloads(mixer: Mixer, batch: str) -> list[bytes]:
 def test_a_long_queue_leaves_as_one_crowd_in_several_parts(
     mixer: Mixer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mixing_module, "LARGEST_BODY", 12 * WIDTH)
+    monkeypatch.setattr(mixing_module, "LARGEST_PART", 12 * WIDTH)
     for waiting, least, sizes in [(25, 5, [8, 8, 9]), (24, 11, [12, 12]), (12, 12, [12]), (4, 5, [])]:
         sent = items(waiting)
         mixer.add(TASK, sent)

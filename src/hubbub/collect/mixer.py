@@ -11,14 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hubbub.collect.names import column, each
 from hubbub.collect.staging import Kind, Staging, digest, permutation
 from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, sealed_width
 from hubbub.protocol.task import Task
 
-#: Bytes of one request, in or out; a larger crowd leaves in several parts.
-LARGEST_BODY = 4 << 20
+#: Bytes of one request, and of a part of a crowd that leaves: the collector opens one within seconds.
+LARGEST_BODY, LARGEST_PART = 4 << 20, 1 << 20
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS seen (task BLOB NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (task, digest)) WITHOUT ROWID;
@@ -128,7 +129,8 @@ class Mixer:
             over, label = self._over(task), label_width(task)
             for _, rows in stage.rows():
                 names = {digest(item): item[:label] for item in (row.tobytes() for row in rows)}
-                stage.drop([name for name, of in names.items() if of in over or self._left(task, of + name)])
+                gone = [name for name, of in names.items() if of in over or self._left(task, of + name)]
+                stage.drop(column(gone))
             self._kinds[task.digest] = stage.kinds(label)
         return stage
 
@@ -192,7 +194,8 @@ class Mixer:
             stage.sync()  # also for those that were here: whoever sent them first may still wait for the disk
         except OSError:
             with self._lock, suppress(OSError):
-                stage.drop([name for name, here in zip(fresh, stage.known(list(fresh)), strict=True) if here])
+                here = zip(fresh, stage.known(list(fresh)), strict=True)
+                stage.drop(column([name for name, known in here if known]))
             with self._lock:
                 self._kinds[task.digest] = stage.kinds(label)
             raise
@@ -229,7 +232,7 @@ class Mixer:
         return len(due)
 
     def _close(self, task: Task, period: bytes, key: bytes) -> None:
-        stage, at_once = self._stages[task.digest], max(LARGEST_BODY // sealed_width(task), 1)
+        stage, at_once = self._stages[task.digest], max(LARGEST_PART // sealed_width(task), 1)
         known, slots = stage.of(label_width(task), period, key)
         order = slots[permutation(len(slots))]
         parts, batch = -(-len(order) // at_once), secrets.token_hex(16)
@@ -239,7 +242,7 @@ class Mixer:
             for part in range(parts):
                 mine = order[part * len(order) // parts : (part + 1) * len(order) // parts]
                 db.execute("INSERT INTO parts VALUES (?, ?, ?)", (batch, part, stage.read(mine)))
-            rows = ((task.digest, period + name) for name in known)
+            rows = ((task.digest, period + name) for name in each(known))
             db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
         del self._kinds[task.digest][period, key]
         stage.drop(known)

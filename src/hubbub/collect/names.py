@@ -7,12 +7,14 @@ move a million others; when it is full, it is merged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Slots = NDArray[np.uint32]
+#: Digests, one below the other.
+Column = NDArray[np.bytes_]
 
 #: Bytes of a digest.
 NAME = 16
@@ -21,17 +23,24 @@ _LATELY = 1 << 16
 _TYPE = f"S{NAME}"
 
 
-def as_bytes(column: NDArray[np.bytes_]) -> list[bytes]:
-    """Digests of a column. (By itself numpy leaves out zeros at the end.)"""
-    data, width = column.tobytes(), column.dtype.itemsize
-    return [data[start : start + width] for start in range(0, len(data), width)]
+def column(names: Sequence[bytes]) -> Column:
+    """Digests as a column."""
+    return np.array(names, dtype=_TYPE)
+
+
+def each(names: Column) -> Iterator[bytes]:
+    """The digests of a column, one by one. (By itself numpy leaves out zeros at the end.)"""
+    for begin in range(0, len(names), _LATELY):
+        data = names[begin : begin + _LATELY].tobytes()
+        for start in range(0, len(data), NAME):
+            yield data[start : start + NAME]
 
 
 class Names:
     """Digest -> slot."""
 
     def __init__(self) -> None:
-        self._names: NDArray[np.bytes_] = np.zeros(0, dtype=_TYPE)
+        self._names: Column = np.zeros(0, dtype=_TYPE)
         self._slots: Slots = np.zeros(0, dtype=np.uint32)
         self._lately: dict[bytes, int] = {}
 
@@ -40,8 +49,7 @@ class Names:
 
     def known(self, names: Sequence[bytes]) -> list[bool]:
         """Which of these digests are here."""
-        asked = np.array(names, dtype=_TYPE)
-        _, here = self._places(asked)
+        _, here = self._places(column(names))
         return [old or name in self._lately for name, old in zip(names, here.tolist(), strict=True)]
 
     def add(self, names: Iterable[bytes], slots: Iterable[int]) -> None:
@@ -50,25 +58,25 @@ class Names:
         if len(self._lately) >= _LATELY:
             self._merge()
 
-    def columns(self) -> tuple[NDArray[np.bytes_], Slots]:
+    def columns(self) -> tuple[Column, Slots]:
         """All digests in their order, and their slots."""
         self._merge()
         return self._names, self._slots
 
-    def replace(self, names: NDArray[np.bytes_], slots: Slots) -> None:
+    def replace(self, names: Column, slots: Slots) -> None:
         """Forget all others; the digests are in their order."""
         self._names, self._slots, self._lately = names, slots, {}
 
-    def remove(self, names: Sequence[bytes]) -> Slots:
+    def remove(self, names: Column) -> Slots:
         """Forget digests that are here; the slots that they had."""
         self._merge()
-        places, here = self._places(np.array(names, dtype=_TYPE))
+        places, here = self._places(names)
         assert here.all(), "an item is dropped that is not there"
         slots = self._slots[places]
         self._names, self._slots = np.delete(self._names, places), np.delete(self._slots, places)
         return slots
 
-    def _places(self, asked: NDArray[np.bytes_]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    def _places(self, asked: Column) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Where digests are in the column or would be, and which of them are."""
         places = np.searchsorted(self._names, asked)
         if not len(self._names):
@@ -78,7 +86,7 @@ class Names:
     def _merge(self) -> None:
         if not self._lately:
             return
-        names = np.array(list(self._lately), dtype=_TYPE)
+        names = column(list(self._lately))
         slots = np.array(list(self._lately.values()), dtype=np.uint32)
         order = np.argsort(names)
         places = np.searchsorted(self._names, names[order])

@@ -140,7 +140,7 @@ class Service:
                 continue  # the folder says so
             except Withheld:
                 if len(task.mechanism.empty(task.keys).to_bytes()) <= _SMALL_STATE:
-                    alike = task.model_copy(update={"minimum_reports": 0})
+                    alike = task.model_copy(update={"minimum_reports": 0, "messages": 0.0})
                     blank = aggregate(alike, Client(alike).report({}))
                     estimate(alike, blank, [task.keys.name_of(0) if task.keys.kind == "closed" else "any"])
         return threading.TIMEOUT_MAX

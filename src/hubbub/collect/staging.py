@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hubbub.collect.names import NAME, Names, Slots, as_bytes
+from hubbub.collect.names import NAME, Column, Names, Slots
 from hubbub.primitives.arrays import Bytes
 from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
@@ -168,7 +168,7 @@ class Staging:
                 found[mark[:label].tobytes(), mark[label:].tobytes()] += count
         return found
 
-    def of(self, label: int, period: bytes, key: bytes | None = None) -> tuple[list[bytes], Slots]:
+    def of(self, label: int, period: bytes, key: bytes | None = None) -> tuple[Column, Slots]:
         """The items of a period, and of one key if one is named: their digests, in order, and their slots."""
         names, places = self._names.columns()
         mine = np.zeros(len(self) + len(self._free), dtype=bool)
@@ -178,16 +178,17 @@ class Staging:
                 good &= (rows[:, -KEY_BYTES:] == np.frombuffer(key, dtype=np.uint8)).all(axis=1)
             mine[slots[good]] = True
         own = mine[places]
-        return as_bytes(names[own]), places[own]
+        return names[own], places[own]
 
-    def drop(self, names: Sequence[bytes]) -> None:
+    def drop(self, names: Column) -> None:
         """Overwrite items, by their digests."""
-        if not names:
+        if not len(names):
             return
         slots = self._names.remove(names)
         self._release(slots)
-        for slot in slots.tolist():
-            self._write(slot, bytes(self._size))
+        for start in range(0, len(slots), _AT_ONCE):
+            for slot in slots[start : start + _AT_ONCE].tolist():
+                self._write(slot, bytes(self._size))
         self._to_disk()
 
     def _release(self, slots: Slots) -> None:
