@@ -70,6 +70,10 @@ class Names:
     def remove(self, names: Column) -> Slots:
         """Forget digests that are here; the slots that they had."""
         self._merge()
+        if len(names) == len(self._names):  # of millions, no copy
+            gone = self._slots
+            self.replace(self._names[:0].copy(), gone[:0].copy())
+            return gone
         places, here = self._places(names)
         assert here.all(), "an item is dropped that is not there"
         slots = self._slots[places]

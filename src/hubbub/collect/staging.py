@@ -65,9 +65,9 @@ def permutation(count: int) -> Slots:
     given that all are different, every order of them has the same probability.
     """
     while True:
-        drawn = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+        drawn = np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
         order = np.argsort(drawn).astype(np.uint32)
-        drawn = drawn[order]
+        drawn.sort()
         if not (drawn[1:] == drawn[:-1]).any():
             return order
 
@@ -178,7 +178,7 @@ class Staging:
                 good &= (rows[:, -KEY_BYTES:] == np.frombuffer(key, dtype=np.uint8)).all(axis=1)
             mine[slots[good]] = True
         own = mine[places]
-        return names[own], places[own]
+        return (names, places) if own.all() else (names[own], places[own])
 
     def drop(self, names: Column) -> None:
         """Overwrite items, by their digests."""
