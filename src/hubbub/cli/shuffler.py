@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     type=click.IntRange(min=2),
     default=1000,
     show_default=True,
-    metavar="PEOPLE",
-    help="People whose reports leave together at least; a task's minimum_reports can ask for more.",
+    help="Reports that leave together at least (those of so many people, for tasks with several messages); a task's "
+    "minimum_reports can ask for more.",
 )
 @click.option(
     "--close",

@@ -198,6 +198,7 @@ class Service:
             "quantities": list(task.mechanism.quantities),
             "report_bytes": task.mechanism.layout.width,
             "precision": task.precision,
+            "messages": task.messages,
             "reports": shown + self.store.waiting(digest),
             "in_estimates": shown,
             "minimum": max(task.minimum_reports, 1),

@@ -6,12 +6,12 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 - It keeps items only: no sender, no address, no time, no batch of origin. They are stored in random places, so that
   not even the order in which they came is on disk, nor which of them came together (`hubbub.collect.staging`).
 - It takes items only for keys that the collector has (`hubbub.collect.known_keys`); others would wait for ever.
-- A crowd has at least `crowd` people's reports of one period and for one key, or it does not leave, not even at
-  shutdown. When it is closed is a matter of counts and clocks (`hubbub.collect.closing`). Then all that wait are one
-  crowd, of any size, in an order drawn from the operating system's generator, every order being equally likely; it
-  travels in parts under one id and counts when all of them are there (`hubbub.collect.forward`). No crowd holds
-  items of two periods, so no person has more reports in it than the task's `reports_per_period`, or for two keys,
-  which the collector could tell apart.
+- A crowd has at least `crowd` reports of one period and for one key (of several messages: those of as many people), or
+  it does not leave, not even at shutdown. When it is closed is a matter of counts and clocks
+  (`hubbub.collect.closing`). Then all that wait are one crowd, of any size, in an order drawn from the operating
+  system's generator, every order being equally likely; it travels in parts under one id and counts when all of them
+  are there (`hubbub.collect.forward`). No crowd holds items of two periods, so no person has more reports in it than
+  the task's `reports_per_period`, or for two keys, which the collector could tell apart.
 - Nothing is passed on twice. A crowd is put into its order, named and stored in one transaction before it is sent, so
   that whoever has to send it again sends the very same batch, which the collector counts once. Digests of items that
   have left stay: an item that comes again, because a device asked its ledger again or retried, or because
@@ -96,7 +96,7 @@ class Shuffler:
         `closing` says when crowds close, and `per_token` how many items of a period are taken with one token.
         """
         if crowd < 2:
-            raise Refused(f"A crowd has at least 2 people, not {crowd}.")
+            raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
         self.rules = {task.digest.hex(): Closing.of(task, closing) for task in tasks}
         self._turns = {name: rule.turn(time.time()) for name, rule in self.rules.items()}
         self.allowance = None if per_token is None else Allowance(per_token)
