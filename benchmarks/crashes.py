@@ -290,7 +290,7 @@ def shuffler_rounds(
 ) -> dict[str, Any]:
     """Kill the shuffler in between: every sealed report arrives at the collector once, in crowds of `least` or more.
 
-    With `parts`, a crowd travels in parts of four items, and the collector is killed as often as the shuffler.
+    With `parts`, a crowd travels in parts of 16 items, and the collector is killed as often as the shuffler.
     """
     task, chance = crashing_task(), random.Random(seed)
     layout, rng = task.mechanism.layout, np.random.default_rng(seed)
@@ -312,7 +312,7 @@ def shuffler_rounds(
         wait_until(lambda: listens(collector_port))
         command = [str(Path(sys.executable).with_name("hubbub")), "shuffler", f"{folder}/task.toml"]
         if parts:
-            command[:1] = [sys.executable, "-c", SMALL_PARTS, str(4 * sealed_width(task))]
+            command[:1] = [sys.executable, "-c", SMALL_PARTS, str(16 * sealed_width(task))]
         command += ["--collector", f"http://127.0.0.1:{collector_port}", "--crowd", str(least)]
         command += ["--store", f"{folder}/shuffler.db", "--port", str(port)]
         environment = {**os.environ, "HUBBUB_SHUFFLER_TOKEN": token, "HUBBUB_UPLOAD_TOKEN": "up", **RESTLESS}
@@ -348,6 +348,7 @@ def shuffler_rounds(
         def send() -> None:
             while not enough.is_set():
                 deliver(int(rng.integers(1, 20)))
+                time.sleep(0.05 if parts else 0)
 
         sender = threading.Thread(target=send)
         sender.start()
@@ -379,7 +380,10 @@ def shuffler_rounds(
                 connection.request("GET", f"/v1/tasks/{task.digest.hex()}{path}", headers=headers)
                 return connection.getresponse().read()
 
-        wait_until(lambda: json.loads(ask(""))["reports"] >= len(sent))
+        try:
+            wait_until(lambda: json.loads(ask(""))["reports"] >= len(sent))
+        except TimeoutError:
+            raise TimeoutError("\n".join((folder / "log").read_text().splitlines()[-20:])) from None
         about, state = json.loads(ask("")), ask("/state")
         process.terminate()
         ended = process.wait(30)
