@@ -7,9 +7,10 @@ no reading along the way may have missed a report that had been acknowledged bef
 
 Meanwhile an operator is busy: folds and looks at all pages come every moment, the store is backed up, checked and
 purged of old ids and states, and keys are made and retired. `processes` is the service as two processes on PostgreSQL,
-of which one is killed in every round, and then their parent. `shuffler` kills the shuffler in between instead.
+of which one is killed in every round, and then their parent. `shuffler` kills the shuffler in between instead, and
+`parts` the shuffler or the collector while crowds travel in parts of a few items, several kills to a crowd.
 
-    python benchmarks/crashes.py [--rounds 50] [--kind sqlite|postgresql|processes|shuffler]
+    python benchmarks/crashes.py [--rounds 50] [--kind sqlite|postgresql|processes|shuffler|parts]
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Tokens
 from hubbub.primitives.envelope import Envelope, unseal
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.sealing import seal
+from hubbub.protocol.sealing import seal, sealed_width
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 
@@ -175,6 +176,16 @@ class Crowd:
         self.reader.join()
 
 
+#: `hubbub shuffler`, with parts of so many bytes.
+SMALL_PARTS = """
+import sys
+from hubbub.collect import mixer
+mixer.LARGEST_PART = int(sys.argv.pop(1))
+from hubbub.cli import main
+main()
+"""
+
+
 def start(task_file: Path, store: str, port: int, log: Any, processes: int = 1) -> subprocess.Popen[bytes]:
     program = Path(sys.executable).with_name("hubbub")
     command = [str(program), "serve", str(task_file), "--store", store, "--port", str(port)]
@@ -274,8 +285,13 @@ def crash_rounds(
     }
 
 
-def shuffler_rounds(rounds: int, seed: int, least: int = 50) -> dict[str, Any]:
-    """Kill the shuffler in between: every sealed report arrives at the collector once, in crowds of `least` or more."""
+def shuffler_rounds(
+    rounds: int, seed: int, least: int = 50, *, parts: bool = False, longest: float = 1.5
+) -> dict[str, Any]:
+    """Kill the shuffler in between: every sealed report arrives at the collector once, in crowds of `least` or more.
+
+    With `parts`, a crowd travels in parts of 16 items, and the collector is killed as often as the shuffler.
+    """
     task, chance = crashing_task(), random.Random(seed)
     layout, rng = task.mechanism.layout, np.random.default_rng(seed)
     limits = [field.limit for field in layout.fields]
@@ -290,11 +306,13 @@ def shuffler_rounds(rounds: int, seed: int, least: int = 50) -> dict[str, Any]:
             admin, token = (Tokens(opened).new(role) for role in ("admin", "shuffler"))
             public = KeyRing(opened).public
         log = stack.enter_context((folder / "log").open("wb"))
-        collector = start(folder / "task.toml", store, collector_port, log)
-        stack.callback(collector.wait)
-        stack.callback(collector.terminate)
+        collectors = [start(folder / "task.toml", store, collector_port, log)]
+        stack.callback(lambda: collectors[-1].wait())
+        stack.callback(lambda: collectors[-1].terminate())
         wait_until(lambda: listens(collector_port))
         command = [str(Path(sys.executable).with_name("hubbub")), "shuffler", f"{folder}/task.toml"]
+        if parts:
+            command[:1] = [sys.executable, "-c", SMALL_PARTS, str(16 * sealed_width(task))]
         command += ["--collector", f"http://127.0.0.1:{collector_port}", "--crowd", str(least)]
         command += ["--store", f"{folder}/shuffler.db", "--port", str(port)]
         environment = {**os.environ, "HUBBUB_SHUFFLER_TOKEN": token, "HUBBUB_UPLOAD_TOKEN": "up", **RESTLESS}
@@ -330,6 +348,7 @@ def shuffler_rounds(rounds: int, seed: int, least: int = 50) -> dict[str, Any]:
         def send() -> None:
             while not enough.is_set():
                 deliver(int(rng.integers(1, 20)))
+                time.sleep(0.05 if parts else 0)
 
         sender = threading.Thread(target=send)
         sender.start()
@@ -338,7 +357,14 @@ def shuffler_rounds(rounds: int, seed: int, least: int = 50) -> dict[str, Any]:
                 process, before = begin(), counts["batches"]
                 if chance.random() < 0.7:
                     wait_until(lambda before=before: counts["batches"] > before)  # type: ignore[misc]
-                time.sleep(chance.uniform(0, 1.5))
+                time.sleep(chance.uniform(0, longest))
+                if parts and chance.random() < 0.5:
+                    collectors[-1].kill()
+                    collectors[-1].wait()
+                    time.sleep(chance.uniform(0, 0.5))
+                    collectors.append(start(folder / "task.toml", store, collector_port, log))
+                    wait_until(lambda: listens(collector_port))
+                    time.sleep(chance.uniform(0, longest))
                 process.kill()
                 process.wait()
             process = begin()
@@ -354,14 +380,17 @@ def shuffler_rounds(rounds: int, seed: int, least: int = 50) -> dict[str, Any]:
                 connection.request("GET", f"/v1/tasks/{task.digest.hex()}{path}", headers=headers)
                 return connection.getresponse().read()
 
-        wait_until(lambda: json.loads(ask(""))["reports"] >= len(sent))
+        try:
+            wait_until(lambda: json.loads(ask(""))["reports"] >= len(sent))
+        except TimeoutError:
+            raise TimeoutError("\n".join((folder / "log").read_text().splitlines()[-20:])) from None
         about, state = json.loads(ask("")), ask("/state")
         process.terminate()
         ended = process.wait(30)
     everything = b"".join(sent)
     smallest = about["guarantee"]["shuffled"]["crowd"] if about["guarantee"]["shuffled"] else 0
     return {
-        "kills": rounds,
+        "kills": rounds + len(collectors) - 1,
         **counts,
         "reports": len(sent),
         "counted": about["reports"],
@@ -391,7 +420,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    kinds = ("sqlite", "postgresql", "processes", "shuffler")
+    kinds = ("sqlite", "postgresql", "processes", "shuffler", "parts")
     parser.add_argument("--kind", action="append", choices=kinds, help="what to kill (default: all, in turn)")
     options = parser.parse_args()
     for kind in options.kind or kinds:
@@ -399,8 +428,8 @@ def main() -> None:
         if kind == "sqlite":
             with tempfile.TemporaryDirectory() as folder:
                 found = crash_rounds(f"sqlite:///{folder}/store.db", options.rounds, options.seed)
-        elif kind == "shuffler":
-            found = shuffler_rounds(options.rounds, options.seed)
+        elif kind in ("shuffler", "parts"):
+            found = shuffler_rounds(options.rounds, options.seed, parts=kind == "parts")
         else:
             with postgresql() as url:
                 found = crash_rounds(

@@ -131,19 +131,13 @@ def test_a_store_in_order_of_arrival_is_seen_through(tmp_path: Path) -> None:
 def test_slots_that_are_not_drawn_at_random_are_seen_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging.secrets, "randbelow", lambda count: count - 1)
-    monkeypatch.setattr(staging.secrets, "SystemRandom", lambda: Untouched())
+    monkeypatch.setattr(staging, "permutation", lambda count: np.arange(count, dtype=np.uint32))
     sent, mixer = requests(), Mixer(tmp_path / "shuffler.db")
     for group in sent:
         mixer.add(TASK, group)
     found = gives_away(tmp_path, sent)
     mixer.close()
     assert len(found) == 2  # neighbours and order, in the file of slots
-
-
-class Untouched:
-    def shuffle(self, order: list[int]) -> None:
-        pass
 
 
 def test_nothing_says_who_came_with_whom_or_when(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_forgotten_batches_are_never_counted_twice(opened: Opener, store_url: st
     plain = [batch(f"plain-{number}", seed=number + 90) for number in range(5)]
     assert store.append([*old, *young, *plain]) == ["stored"] * 15
     before = fold(store)
-    assert purge(store, NAME, Horizons(ids=30), NOW) == {"reports": 0, "ids": 5, "states": 0}
+    assert purge(store, NAME, Horizons(ids=30), NOW) == {"reports": 0, "ids": 5, "states": 0, "crowds": 0}
     again = store.append([*old, *young, *plain])
     assert again == ["expired"] * 5 + ["repeated"] * 10
     never_sent = batch(stamped("20260801", 77), seed=200)
@@ -292,7 +292,7 @@ def test_reports_and_states_go_and_estimates_stay(opened: Opener, store_url: str
         before = folder.fold(TASK).state.to_bytes()
     assert len(store.past(NAME)) == 4
     found = purge(store, NAME, Horizons(reports=30, states=15), NOW)
-    assert found == {"reports": 6, "ids": 0, "states": 3}
+    assert found == {"reports": 6, "ids": 0, "states": 3, "crowds": 0}
     kept = [name for name, _, _ in store.kept(NAME)]
     assert kept == [name_of(f"b{number}").hex() for number in (2, 3, 4)]
     assert len(store.past(NAME)) == 1
@@ -302,7 +302,12 @@ def test_reports_and_states_go_and_estimates_stay(opened: Opener, store_url: str
     store.append([batch("b9", at=now, seed=77)])
     assert again.fold(TASK).state.count == 18
     assert check(store_url).problems == []
-    assert purge(store, NAME, Horizons(reports=30, states=15), NOW) == {"reports": 0, "ids": 0, "states": 0}
+    assert purge(store, NAME, Horizons(reports=30, states=15), NOW) == {
+        "reports": 0,
+        "ids": 0,
+        "states": 0,
+        "crowds": 0,
+    }
 
 
 def test_what_purge_refuses(opened: Opener, store_url: str) -> None:

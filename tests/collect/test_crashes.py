@@ -33,3 +33,13 @@ def test_killed_again_and_again(store_url: str) -> None:
     assert found["repeats"] > 0
     assert found["readings"] > 0
     assert found["exit"] == 0
+
+
+def test_killed_between_the_parts_of_a_crowd() -> None:
+    """Shuffler and collector are killed while crowds travel in many parts: all reports count, once, in whole crowds."""
+    found = load_script().shuffler_rounds(rounds=2, seed=3, least=40, parts=True, longest=0.6)
+    assert found["troubles"] == []
+    assert found["counted"] == found["reports"] > 0
+    assert found["same_state"]
+    assert found["kills"] > 2  # the collector was among them
+    assert found["smallest"] >= 40

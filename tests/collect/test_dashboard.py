@@ -675,7 +675,7 @@ def test_what_a_month_and_a_year_add_up_to(visit: Reader) -> None:
     board, width = visit.board, DAILY.mechanism.layout.width
     assert visit.open(SETS).locator("#privacy table").count() == 0
     page = visit.open(DAILY)
-    rows = page.locator("#privacy tbody tr")
+    rows = page.locator("#privacy .spans tbody tr")
     assert [row.split("\t") for row in rows.all_inner_texts()] == [
         ["one day", "6"],
         ["a month (30 days)", "180"],
@@ -691,6 +691,8 @@ def test_what_a_month_and_a_year_add_up_to(visit: Reader) -> None:
     assert [row.split("\t")[2] for row in rows.all_inner_texts()] == [
         f"{span['shuffled']['epsilon']:.3g}" for span in spans
     ]
+    (crowd_row,) = page.locator("#privacy .crowds tbody tr").all_inner_texts()
+    assert crowd_row.split("\t")[:4] == ["2024-03-06", "150", "1", "150"]
     assert "no crowd has fewer than 150 reports" in page.locator("#privacy").inner_text()
     assert "crowds of 150 or more, up to 2 of one person, in one day" in page.locator("#figures").inner_text()
     assert "up to 2 reports per person, all together" in page.locator("#privacy").inner_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,13 +11,9 @@ import pytest
 from collecting import collected_task, collecting, sealed_batch, some_reports
 from live import keyed_mixer, opaque_items
 
-from helpers import refused
 from hubbub.collect import connections
-from hubbub.collect.api import create_app
 from hubbub.collect.serving import serving
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
-from hubbub.collect.store import Store
-from hubbub.protocol.task import Task
 
 TASK = collected_task()
 GOOD = sealed_batch(TASK, some_reports(TASK, 3, seed=1))
@@ -138,11 +133,3 @@ def test_other_methods_and_a_hint_to_continue(place: Place) -> None:
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 100")
         connection.sendall(body)
         assert b" 200 OK" in connection.recv(1 << 16)
-
-
-def test_tasks_with_several_messages_are_not_taken_yet(tmp_path: Path) -> None:
-    several = Task.parse({**TASK.model_dump(), "mechanism": TASK.mechanism, "messages": 2})
-    with refused("does not take yet"):
-        Shuffler(keyed_mixer(tmp_path / "m.db"), [several], "http://127.0.0.1:9", "t", "up", 1000)
-    with closing(Store(f"sqlite:///{tmp_path}/s.db")) as store, refused("does not take yet"):
-        create_app(store, [several])

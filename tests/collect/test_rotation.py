@@ -38,7 +38,7 @@ def bare(public: bytes, count: int, task: Task = TASK) -> list[bytes]:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     reports, width = some_reports(task, count), task.mechanism.layout.width
-    key, info = X25519PublicKey.from_public_bytes(public), binding(task, b"", bytes(KEY_BYTES))
+    key, info = X25519PublicKey.from_public_bytes(public), binding(task.digest, b"", bytes(KEY_BYTES))
     return [suite().encrypt(reports[i : i + width], key, info=info) for i in range(0, len(reports), width)]
 
 

@@ -89,14 +89,12 @@ def command(
         return
     if not tasks:
         raise Refused("Name the task files to collect for, or try --demo.")
-    from hubbub.collect.intake import check_messages
     from hubbub.collect.serving import Plan, address, listen, run, run_many
     from hubbub.collect.store import Store
     from hubbub.collect.tokens import Tokens
     from hubbub.protocol.task import Task
 
     plan = Plan(store, [Task.load(path) for path in tasks], chosen)
-    check_messages(plan.tasks)
     if len({task.digest for task in plan.tasks}) < len(tasks):
         raise Refused("A task is named twice.")
     if first_tokens is None and not as_json and not sys.stdout.isatty():

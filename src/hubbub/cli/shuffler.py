@@ -32,17 +32,35 @@ if TYPE_CHECKING:
     "--upload-token",
     "upload_tokens",
     envvar="HUBBUB_UPLOAD_TOKEN",
-    required=True,
     multiple=True,
     help="A token that devices may show; repeat it to change tokens one device at a time "
     "[env: HUBBUB_UPLOAD_TOKEN, separated by spaces].",
+)
+@click.option(
+    "--upload-tokens",
+    "token_file",
+    type=EXISTING,
+    help="A file with such tokens, one to a line: where every device has its own.",
+)
+@click.option(
+    "--per-token",
+    type=click.IntRange(min=1),
+    metavar="REPORTS",
+    help="Take at most so many reports of a period with one token; for tokens that are personal.",
 )
 @click.option(
     "--crowd",
     type=click.IntRange(min=2),
     default=1000,
     show_default=True,
-    help="Reports that leave together at least; a task's minimum_reports can ask for more.",
+    help="Reports that leave together at least (those of so many people, for tasks with several messages); a task's "
+    "minimum_reports can ask for more.",
+)
+@click.option(
+    "--close",
+    metavar="WHEN",
+    help="When a crowd leaves: full (as soon as it is large enough), period (when its period has ended), or every so "
+    "often (30m, 6h, 1d).  [default: full; period for tasks with several messages]",
 )
 @click.option(
     "--store",
@@ -63,7 +81,10 @@ def command(
     collector: str,
     token: str,
     upload_tokens: tuple[str, ...],
+    token_file: Path | None,
+    per_token: int | None,
     crowd: int,
+    close: str | None,
     store: Path,
     host: str,
     port: int,
@@ -75,41 +96,60 @@ def command(
     Devices seal reports for the collector's public key and send them here. Run it where the collector's people
     have no access: the two together could tell whose report is whose.
     """
-    from hubbub.primitives.errors import optional
+    from hubbub.primitives.errors import Refused, optional
     from hubbub.protocol.task import Task
 
     optional("uvicorn", "serve")
     optional("starlette", "serve")
-    from hubbub.collect.intake import check_messages
+    from hubbub.collect.closing import Closing
     from hubbub.collect.mixer import Mixer
     from hubbub.collect.serving import address, listen, run_app
     from hubbub.collect.settings import load_settings
     from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 
     loaded, (limits, _) = [Task.load(path) for path in tasks], load_settings(settings)
-    check_messages(loaded)
-    shuffler = Shuffler(Mixer(store), loaded, collector, token, upload_tokens, crowd)
+    known = [*upload_tokens, *(_tokens_in(token_file) if token_file else ())]
+    if not known:
+        raise Refused("Devices need a token: give --upload-token, or --upload-tokens with a file of them.")
+    closing = Closing.parse(close) if close else None
+    for task in loaded:
+        Closing.of(task, closing)  # before the store is touched
+    shuffler = Shuffler(
+        Mixer(store), loaded, collector, token, known, crowd, closing=closing, per_token=per_token
+    )
     sock = listen(host, port)
     data = {"url": address(sock), "collector": collector}
     crowds = {task.digest.hex(): shuffler.least(task) for task in loaded}
-    promises = {task.digest.hex(): _promise(task, shuffler.least(task)) for task in loaded}
+    promises = {task.digest.hex(): _promise(task, shuffler.least_people(task)) for task in loaded}
+    closes = {name: rule.words for name, rule in shuffler.rules.items()}
     lines = [
-        f"{task.name}: crowds of {shuffler.least(task):,} reports or more: {promises[task.digest.hex()]}"
-        for task in loaded
+        f"{task.name}: crowds of {shuffler.least(task):,} reports or more, which leave {closes[name]}: {promises[name]}"
+        for name, task in shuffler.tasks.items()
     ]
-    text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines])
-    say(as_json, {**data, "crowds": crowds, "promises": promises}, text)
+    text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines, shuffler.people])
+    facts = {"crowds": crowds, "promises": promises, "closes": closes, "people": shuffler.people}
+    say(as_json, {**data, **facts}, text)
     run_app(create_shuffler_app(shuffler, limits), sock)
+
+
+def _tokens_in(path: Path) -> list[str]:
+    """The tokens in a file."""
+    from hubbub.primitives.envelope import read_file
+    from hubbub.primitives.errors import Refused
+
+    try:
+        return read_file(path).decode("ascii").split()
+    except ValueError:
+        raise Refused(f"{path} is not a file of tokens, one to a line.") from None
 
 
 def _promise(task: Task, crowd: int) -> str:
     """What the smallest crowd is worth, or why no more than the reports themselves."""
     from hubbub.primitives.errors import Refused
-    from hubbub.privacy.over_time import DELTA
-    from hubbub.privacy.shuffle import shuffled_guarantee
+    from hubbub.privacy.over_time import DELTA, round_guarantee
 
     try:
-        promise = shuffled_guarantee(task.mechanism, crowd, DELTA, task.reports_per_period)
+        promise = round_guarantee(task, crowd, DELTA)
         return f"{promise.short()}. {promise.note}"
     except Refused as problem:
         return f"no more than the reports themselves promise. {problem}"

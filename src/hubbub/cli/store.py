@@ -69,6 +69,12 @@ def check(*, store: str, as_json: bool) -> None:
     "--ids", type=_days, metavar="DAYS", help="Forget ids of batches made earlier, and refuse such batches."
 )
 @click.option("--states", type=_days, metavar="DAYS", help="Drop states of periods that ended earlier.")
+@click.option(
+    "--crowds",
+    type=_days,
+    metavar="DAYS",
+    help="Drop shuffled crowds that began earlier and were never completed.",
+)
 @store_option
 @json_option
 def purge(
@@ -77,6 +83,7 @@ def purge(
     reports: int | None,
     ids: int | None,
     states: int | None,
+    crowds: int | None,
     store: str,
     as_json: bool,
 ) -> None:
@@ -92,22 +99,24 @@ def purge(
     from hubbub.collect.store import Store
     from hubbub.primitives.errors import Refused
 
-    if reports is None and ids is None and states is None:
-        raise Refused("Say what to forget: --reports, --ids or --states, with a number of days.")
+    horizons = Horizons(reports, ids, states, crowds)
+    if horizons == Horizons():
+        raise Refused("Say what to forget: --reports, --ids, --states or --crowds, with a number of days.")
     now = datetime.datetime.now(datetime.UTC)
     rows: list[dict[str, Any]] = []
     with closing(Store(store, create=False)) as opened:
         with opened.reading() as connection:
             known = connection.execute(sql.select(tasks.c.digest).order_by(tasks.c.digest)).scalars().all()
         for task in chosen or known:
-            rows.append({"task": task, **purge_task(opened, task, Horizons(reports, ids, states), now)})
+            rows.append({"task": task, **purge_task(opened, task, horizons, now)})
 
     def show() -> None:
         if not rows:
             click.echo("There is no task in this store, and nothing to forget.")
         for row in rows:
             click.echo(
-                f"{row['task']}  {row['reports']:,} reports, {row['ids']:,} ids and {row['states']:,} states dropped"
+                f"{row['task']}  {row['reports']:,} reports, {row['ids']:,} ids, {row['states']:,} states and "
+                f"{row['crowds']:,} unfinished crowds dropped"
             )
 
     say(as_json, {"purged": rows}, show)

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hubbub import __version__
+from hubbub.collect.assembly import Parts
 from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import parquet_chunks
@@ -48,21 +49,23 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     app = _App(title="hubbub", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None)
     app.state.service, app.state.settings = service, service.settings
     app.state.room = Room(service.settings)
-    route = partial(
-        Uploads,
-        service.by_digest,
-        service.settings,
-        service.tokens,
-        service.store,
-        service.writer,
-        service.metrics,
+    shared: Any = (
+        *(
+            service.by_digest,
+            service.settings,
+            service.tokens,
+            service.store,
+            service.writer,
+            service.metrics,
+        ),
         app.state.room,
-        damaged=service.folder.damaged,
     )
+    route = partial(Uploads, *shared, damaged=service.folder.damaged)
     for version, name, uploads in (
         ("v1", "reports", route()),
         ("v1", "shuffled", route(keys=service.keys, named=False)),
         ("v2", "shuffled", route(keys=service.keys)),
+        ("v3", "shuffled", Parts(*shared, keys=service.keys, damaged=service.folder.damaged)),
     ):
         app.router.routes.append(Route(f"/{version}/tasks/{{task}}/{name}", uploads, methods=["POST"]))
         app.uploads.update({f"/{version}/tasks/{digest}/{name}": uploads for digest in service.by_digest})
@@ -357,5 +360,6 @@ def ready(request: Request, service: TheService) -> JSONResponse:
 @_reading.get("/metrics", response_class=PlainTextResponse)
 def metrics(request: Request, service: TheService) -> PlainTextResponse:
     """Counters for Prometheus. Tasks are named to those who may know of them; the others are added up."""
-    text = service.metrics.text(len(service.writer), service.workers, _named(request, service))
+    named, unfinished = _named(request, service), service.unfinished
+    text = service.metrics.text(len(service.writer), service.workers, named, unfinished)
     return PlainTextResponse(text, media_type=MEDIA)

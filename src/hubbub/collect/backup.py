@@ -19,16 +19,19 @@ from typing import Any
 import sqlalchemy as sql
 
 from hubbub.collect.database import (
+    crowd_periods,
     crowds,
     history,
     ids,
     log,
     meta,
+    parts,
     rejects,
     segments,
     states,
     store_address,
     tasks,
+    unfinished,
 )
 from hubbub.collect.integrity import damaged_pages
 from hubbub.collect.segments import Damaged, lot_in
@@ -39,7 +42,10 @@ from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import STATE
 
 #: Everything but sessions: whoever was logged in logs in again.
-_TABLES = (tasks, ids, log, segments, crowds, states, history, rejects, tokens)
+_TABLES = (
+    *(tasks, ids, log, segments, crowds, crowd_periods, unfinished, parts),
+    *(states, history, rejects, tokens),
+)
 #: Columns that a database counts up by itself.
 _COUNTED = ((tasks, "id"), (log, "seq"), (tokens, "id"))
 #: Rows that are copied at a time.

@@ -29,6 +29,23 @@ _LOT: dict[str, Any] = {"names": _BYTES, "sizes": _BYTES, "payload": _BYTES, "ch
 log = table("log", {"seq": _BIG}, task=_TEXT, period=_BIG, count=_INT, **_LOT)
 segments = table("segments", {"task": _TEXT, "first": _BIG}, period=_BIG, count=_INT, **_LOT)
 crowds = table("crowds", {"task": _TEXT}, smallest=_BIG, reports=_BIG)
+#: The same by the period that the reports are of.
+crowd_periods = table(
+    "crowd_periods", {"task": _TEXT, "period": _TEXT}, crowds=_BIG, smallest=_BIG, reports=_BIG
+)
+#: Crowds of which parts are missing, and the parts that are there; nothing else counts them.
+unfinished = table(
+    "unfinished", {"task": _TEXT, "crowd": _BYTES}, parts=_INT, total=_BIG, kind=_BYTES, begun=_BIG
+)
+parts = table(
+    "parts",
+    {"task": _TEXT, "crowd": _BYTES, "part": _INT},
+    sent=_INT,
+    good=_INT,
+    rejects=_TEXT,
+    payload=_BYTES,
+    checksum=_BYTES,
+)
 states = table("states", {"task": _TEXT}, version=_BIG, count=_BIG, period=_BIG, epoch=_BIG, payload=_BYTES)
 history = table("history", {"task": _TEXT, "period": _BIG}, reports=_BIG, state=_BYTES)
 rejects = table("rejects", {"task": _TEXT, "reason": _TEXT}, count=_BIG)

@@ -18,6 +18,13 @@ _BATCH = {
     "description": "An id of the sender's choice, new for every batch and the same when it is sent again.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"},
 }
+_PART = {
+    "name": "Hubbub-Part",
+    "in": "header",
+    "required": True,
+    "description": "Number of the part, the first being 1, how many parts there are, and items in all of them.",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,6}/[0-9]{1,6}/[0-9]{1,12}$"},
+}
 _COUNT = {"type": "integer", "minimum": 0}
 _ANSWER = {
     "type": "object",
@@ -80,20 +87,25 @@ def add_uploads(schema: dict[str, Any]) -> dict[str, Any]:
         ("v1", "reports", "A batch of reports."),
         ("v1", "shuffled", "A shuffled crowd of sealed reports from the time before they named their key."),
         ("v2", "shuffled", "A shuffled crowd of sealed reports."),
+        (
+            "v3",
+            "shuffled",
+            "A part of a shuffled crowd of sealed reports; it counts when all parts are there.",
+        ),
     ):
         schema["paths"][f"/{version}/tasks/{{task}}/{name}"] = {
-            "post": _operation(f"{name}_{version}", words)
+            "post": _operation(f"{name}_{version}", words, _PART if version == "v3" else None)
         }
     return schema
 
 
-def _operation(name: str, words: str) -> dict[str, Any]:
+def _operation(name: str, words: str, more: dict[str, Any] | None) -> dict[str, Any]:
     body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     return {
         "summary": words,
         "operationId": f"upload_{name}",
         "security": [{"bearer": []}],
-        "parameters": [_TASK, _BATCH],
+        "parameters": [_TASK, _BATCH, *([more] if more else [])],
         "requestBody": {"required": True, "content": body},
         "responses": {
             "200": {

@@ -58,9 +58,17 @@ def opened(collected: Collected, body: bytes | memoryview, most: int) -> bytes |
 
 
 def examine_sealed(
-    collected: Collected, body: bytes, most: int, keys: KeyPair | KeyRing, named: bool = True
+    collected: Collected,
+    body: bytes,
+    most: int,
+    keys: KeyPair | KeyRing,
+    named: bool = True,
+    whole: bool = True,
 ) -> Examined:
-    """The contents of a shuffled crowd: sealed reports, one after another; if `named`, with the name of their key."""
+    """The contents of a shuffled crowd: sealed reports, one after another; if `named`, with the name of their key.
+
+    If it is not `whole`, but a part of a crowd, all of its reports may be bad ones, if they are for a key of ours.
+    """
     task = collected.task
     if not named:
         body = naming_no_key(task, body)
@@ -75,22 +83,27 @@ def examine_sealed(
         raise Refused("A crowd holds reports of one period, and this one mixes several.")
     if len({body[start + width - KEY_BYTES : start + width] for start in starts}) > 1:
         raise Refused("A crowd holds reports for one key, and this one mixes several.")
-    if not len(packed):  # nothing is noted of it, so that it is welcome once the key is the right one
+    key = body[-KEY_BYTES:].hex()
+    if not len(packed) and (
+        whole or key not in keys.names
+    ):  # nothing is noted of it, so that it is welcome once the key is the right one
         raise Refused("No report of this crowd can be opened: it was sealed for another key or task.")
     found = examine(collected, packed.tobytes(), dict.fromkeys(unopened, _UNOPENED))
-    return replace(found, key=body[-KEY_BYTES:].hex())
+    return replace(found, key=key, label=body[:label].decode("latin-1"))
 
 
-class _Upload(NamedTuple):
+class Upload(NamedTuple):
     """What is known of an upload before its body has come."""
 
     collected: Collected
     batch: str
     token: str
     size: int
+    #: Number of a part, parts, and items of all of them; of crowds that come in parts.
+    part: tuple[int, int, int] | None = None
 
 
-class Uploads(Intake[_Upload]):
+class Uploads(Intake[Upload]):
     """The route for batches of reports (or shuffled crowds)."""
 
     def __init__(
@@ -121,7 +134,7 @@ class Uploads(Intake[_Upload]):
     def answered(self, status: int, seconds: float) -> None:
         self._metrics.uploaded(status, seconds)
 
-    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> _Upload:
+    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Upload:
         token = bearer_in(headers)
         grant = self._tokens.grant_of(token)
         if grant is None or not allows(grant, self._role):
@@ -138,9 +151,9 @@ class Uploads(Intake[_Upload]):
         size = length_in(headers)
         if self._writer.full:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
-        return _Upload(collected, batch_id, token, size)
+        return Upload(collected, batch_id, token, size)
 
-    def submit(self, upload: _Upload, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
+    def submit(self, upload: Upload, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
         if upload.size > self._settings.largest_body:
             raise self._too_large()
 
@@ -158,7 +171,7 @@ class Uploads(Intake[_Upload]):
         arrival = Arrival(collected, upload.batch, reports, check, period_now(collected.task))
         self._writer.submit(arrival, written)
 
-    async def store(self, upload: _Upload, receive: Receive) -> bytes:
+    async def store(self, upload: Upload, receive: Receive) -> bytes:
         if upload.size > self._settings.largest_body:
             return await self._earlier(upload, self._too_large(), receive)
         token, room, body = upload.token, self._room, bytearray()
@@ -168,8 +181,7 @@ class Uploads(Intake[_Upload]):
                 body += part
             room.enter(token, 0)
             try:
-                arrival = await self._arrival(upload, body)
-                return self._acknowledge(upload, await self._written(arrival))
+                return await self._take(upload, body)
             except Problem as problem:
                 if problem.status != 413:
                     raise
@@ -178,6 +190,11 @@ class Uploads(Intake[_Upload]):
                 room.leave(token, 0)
         finally:
             room.give_back(token, len(body))
+
+    async def _take(self, upload: Upload, body: bytearray) -> bytes:
+        """Write a body that has come; the acknowledgement."""
+        arrival = await self._arrival(upload, body)
+        return self._acknowledge(upload, await self._written(arrival))
 
     async def _written(self, arrival: Arrival) -> Written | Exception:
         try:
@@ -189,16 +206,16 @@ class Uploads(Intake[_Upload]):
         detail = f"A body has at most {self._settings.largest_body:,} bytes: send several batches."
         return Problem(413, "too large", detail, {"Connection": "close"})
 
-    async def _earlier(self, upload: _Upload, problem: Problem, body: bytes | Receive) -> bytes:
+    async def _earlier(self, upload: Upload, problem: Problem, body: bytes | Receive) -> bytes:
         """A batch that is too large may have been taken when more was allowed, and its sender has not heard of it.
 
         A sender that is told 413 cuts its batch in two under new names, and a batch that is stored would be counted
         twice. So what is stored is acknowledged, however large: its bytes are compared by their digest and not kept.
         """
-        known = await asyncio.to_thread(self._store.known, upload.collected.name, upload.batch)
+        known = await asyncio.to_thread(self._store.known, upload.collected.name, self._id(upload))
         if known is None:
             raise problem
-        check = hashlib.blake2b(digest_size=16)
+        check = self._digest(upload)
         if isinstance(body, bytes):
             check.update(body)
         else:
@@ -206,7 +223,15 @@ class Uploads(Intake[_Upload]):
                 check.update(part)
         return self._acknowledge(upload, (known.outcome(check.digest()), Examined(b"", 0)))
 
-    def _acknowledge(self, upload: _Upload, result: Written | Exception) -> bytes:
+    def _id(self, upload: Upload) -> str:
+        """What is stored is known by."""
+        return upload.batch
+
+    def _digest(self, upload: Upload) -> hashlib.blake2b:
+        """Of all that must be the same when it is sent again; the body is still to be added."""
+        return hashlib.blake2b(digest_size=16)
+
+    def _acknowledge(self, upload: Upload, result: Written | Exception) -> bytes:
         """What to say of a batch, or `Problem`."""
         if isinstance(result, Exception):
             if isinstance(result, Unavailable | TooSlow):
@@ -241,7 +266,7 @@ class Uploads(Intake[_Upload]):
             raise Problem(422, "no valid report", detail, **answer)
         return json.dumps(answer).encode()
 
-    async def _arrival(self, upload: _Upload, body: bytearray) -> Arrival:
+    async def _arrival(self, upload: Upload, body: bytearray) -> Arrival:
         """A batch that can be written. Large ones are examined here, one at a time, since that takes memory."""
         if len(body) > QUICK or self._keys is not None:
             async with self._one_large:
@@ -251,7 +276,7 @@ class Uploads(Intake[_Upload]):
         reports = opened(collected, bytes(body), self._settings.most_reports)
         return Arrival(collected, upload.batch, reports, check, period_now(collected.task))
 
-    def _examine(self, upload: _Upload, body: bytearray) -> Arrival:
+    def _examine(self, upload: Upload, body: bytearray) -> Arrival:
         collected, most = upload.collected, self._settings.most_reports
         check, period = hashlib.blake2b(body, digest_size=16).digest(), period_now(collected.task)
         if self._keys is None:

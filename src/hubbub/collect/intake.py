@@ -11,7 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -21,7 +21,6 @@ from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake
 from hubbub.collect.settings import Settings
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import BATCH_HEADER, batch_named
-from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.api")
 
@@ -276,13 +275,3 @@ def _problem(found: Exception, headers: Mapping[bytes, bytes]) -> Problem:
         return Problem(422, "not a batch", str(found)).about(batch_in(headers))
     _log.error("a request failed", exc_info=found)
     return our_mistake()
-
-
-def check_messages(tasks: Iterable[Task]) -> None:
-    """Refuse tasks with several messages: crowds count reports here, and such tasks need people to be counted."""
-    for task in tasks:
-        if task.messages:
-            raise Refused(
-                f"Task {task.name!r} asks for several messages a person, which the service does not take yet: its "
-                "crowds count reports, not people."
-            )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -48,6 +49,11 @@ class KeyPair:
         """The name that items call it by."""
         return key_id(self.public)
 
+    @property
+    def names(self) -> list[str]:
+        """What it is called, as a ring of one key."""
+        return [self.id.hex()]
+
     def open_each(self, task: Task, items: bytes) -> tuple[NDArray[np.uint8], list[int]]:
         """The reports of the items that this pair opens, and the places of the others."""
         return open_each([self], task, items)
@@ -60,30 +66,53 @@ class KeyPair:
             return None
 
 
-def open_each(pairs: Sequence[KeyPair], task: Task, items: bytes) -> tuple[NDArray[np.uint8], list[int]]:
+class Shape(NamedTuple):
+    """What of a task has to be known to open its items."""
+
+    digest: bytes
+    label: int
+    width: int
+
+    @classmethod
+    def of(cls, task: Task) -> Shape:
+        return cls(task.digest, label_width(task), sealed_width(task))
+
+
+#: Opens items with some private keys: the report of each, or None.
+Opening = Callable[[list[bytes], Shape, bytes], list[bytes | None]]
+
+
+def open_items(private: list[bytes], shape: Shape, items: bytes) -> list[bytes | None]:
+    """The reports in whole items, one after another; None for those that do not open."""
+    pairs = [KeyPair(each) for each in private]
+    found = []
+    for start in range(0, len(items), shape.width):
+        item = items[start : start + shape.width]
+        message, name = item[shape.label : -KEY_BYTES], item[-KEY_BYTES:]
+        info = binding(shape.digest, item[: shape.label], name)
+        tried = (pair.decrypt(message, info) for pair in pairs if name in (pair.id, NO_KEY))
+        found.append(next((each for each in tried if each is not None), None))
+    return found
+
+
+def open_each(
+    pairs: Sequence[KeyPair], task: Task, items: bytes, run: Opening | None = None
+) -> tuple[NDArray[np.uint8], list[int]]:
     """The reports [n, width] of the items that open, and the places of those that do not.
 
     An item is tried with the key that it names, and with all of them if it is from a time when items named none.
     One that was changed, made for another key, task or period does not open; which of these it was cannot be told.
-    What opens is exactly `width` bytes of somebody's choice: still to be checked as a report.
+    What opens is exactly `width` bytes of somebody's choice: still to be checked as a report. `run` opens items
+    elsewhere.
     """
-    width = sealed_width(task)
-    if len(items) % width:
+    shape = Shape.of(task)
+    if len(items) % shape.width:
         raise Refused(
-            f"{len(items)} bytes are not a whole number of sealed reports of {width} bytes: "
+            f"{len(items)} bytes are not a whole number of sealed reports of {shape.width} bytes: "
             "the data is truncated or belongs to another task."
         )
-    label = label_width(task)
-    opened, bad = [], []
-    for place, start in enumerate(range(0, len(items), width)):
-        item = items[start : start + width]
-        message, name = item[label:-KEY_BYTES], item[-KEY_BYTES:]
-        info = binding(task, item[:label], name)
-        tried = (pair.decrypt(message, info) for pair in pairs if name in (pair.id, NO_KEY))
-        report = next((each for each in tried if each is not None), None)
-        if report is None:
-            bad.append(place)
-        else:
-            opened.append(report)
+    found = (open_items if run is None else run)([pair.private for pair in pairs], shape, items)
+    opened = [report for report in found if report is not None]
+    bad = [place for place, report in enumerate(found) if report is None]
     reports = np.frombuffer(b"".join(opened), dtype=np.uint8)
     return reports.reshape(-1, task.mechanism.layout.width), bad

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hubbub.collect.database import meta
 from hubbub.collect.keypair import KeyPair, open_each
+from hubbub.collect.openers import Openers
 from hubbub.collect.store import Store
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import key_id
@@ -76,6 +77,7 @@ class KeyRing:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pairs: list[KeyPair] = []
+        self._openers = Openers()
         self.refresh()
         if not self._pairs:
             self._add(1, KeyPair.fresh())  # unless another process was quicker
@@ -85,6 +87,10 @@ class KeyRing:
         found = [key.private for key in self.all() if key.private is not None]
         if found != [pair.private for pair in self._pairs]:
             self._pairs = [KeyPair(private) for private in found]
+
+    def close(self) -> None:
+        """End the processes that open reports."""
+        self._openers.close()
 
     @property
     def public(self) -> bytes:
@@ -98,7 +104,7 @@ class KeyRing:
 
     def open_each(self, task: Task, items: bytes) -> tuple[NDArray[np.uint8], list[int]]:
         """The reports of the items that open, and the places of those that do not."""
-        return open_each(self._pairs, task, items)
+        return open_each(self._pairs, task, items, self._openers.run)
 
     def all(self) -> list[Key]:
         """Every key there ever was, the oldest first."""

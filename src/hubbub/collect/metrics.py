@@ -59,9 +59,15 @@ class Metrics:
             self._fold_seconds += seconds
 
     def text(
-        self, waiting: int, workers: Sequence[Worker], named: Callable[[str], bool] = lambda task: False
+        self,
+        waiting: int,
+        workers: Sequence[Worker],
+        named: Callable[[str], bool] = lambda task: False,
+        unfinished: tuple[int, int] = (0, 0),
     ) -> str:
         """All of it, with the number of batches that wait for the store and the threads in the background.
+
+        `unfinished` are crowds that wait for their last parts, and the bytes that they take.
 
         `named` says which tasks are called by their digests; what belongs to the others is added up.
         """
@@ -85,6 +91,10 @@ class Metrics:
                 *series("reports_unsealed_total", "counter", "Sealed reports by key.", "key", self._opened),
                 *single("batches_repeated_total", "counter", "Batches sent again.", self._repeated),
                 *single("batches_waiting", "gauge", "Batches that wait for the store.", waiting),
+                *single(
+                    "crowds_unfinished", "gauge", "Crowds that wait for their last parts.", unfinished[0]
+                ),
+                *single("crowds_unfinished_bytes", "gauge", "Their size.", unfinished[1]),
                 *single("folds_total", "counter", "Folds into a state.", self._folds),
                 *single("batches_folded_total", "counter", "Batches folded.", self._folded),
                 *single("fold_seconds_total", "counter", "Seconds spent on folding.", self._fold_seconds),

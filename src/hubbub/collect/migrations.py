@@ -173,6 +173,36 @@ STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
         "ALTER TABLE tokens ADD COLUMN expires BIGINT",
         "ALTER TABLE tokens ADD COLUMN tasks TEXT",
     ),
+    (
+        """CREATE TABLE crowd_periods (
+            task VARCHAR(32) NOT NULL,
+            period VARCHAR(10) NOT NULL,
+            crowds BIGINT NOT NULL,
+            smallest BIGINT NOT NULL,
+            reports BIGINT NOT NULL,
+            PRIMARY KEY (task, period)
+        )""",
+        """CREATE TABLE unfinished (
+            task VARCHAR(32) NOT NULL,
+            crowd {blob} NOT NULL,
+            parts INTEGER NOT NULL,
+            total BIGINT NOT NULL,
+            kind {blob} NOT NULL,
+            begun BIGINT NOT NULL,
+            PRIMARY KEY (task, crowd)
+        )""",
+        """CREATE TABLE parts (
+            task VARCHAR(32) NOT NULL,
+            crowd {blob} NOT NULL,
+            part INTEGER NOT NULL,
+            sent INTEGER NOT NULL,
+            good INTEGER NOT NULL,
+            rejects TEXT NOT NULL,
+            payload {blob} NOT NULL,
+            checksum {blob} NOT NULL,
+            PRIMARY KEY (task, crowd, part)
+        )""",
+    ),
 )
 
 

@@ -6,37 +6,45 @@ import secrets
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hubbub.collect.staging import Staging, digest
+from hubbub.collect.names import column, each
+from hubbub.collect.staging import Kind, Staging, digest, permutation
 from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, sealed_width
 from hubbub.protocol.task import Task
 
-#: Bytes of one request, in or out; a longer queue leaves as several crowds, each of them large enough.
-LARGEST_BODY = 4 << 20
+#: Bytes of one request, and of a part of a crowd that leaves: the collector opens one within seconds.
+LARGEST_BODY, LARGEST_PART = 4 << 20, 1 << 20
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS seen (task BLOB NOT NULL, digest BLOB NOT NULL, PRIMARY KEY (task, digest)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS outgoing (
-    batch TEXT PRIMARY KEY, task BLOB NOT NULL, reports INTEGER NOT NULL, payload BLOB NOT NULL
+CREATE TABLE IF NOT EXISTS crowds (
+    batch TEXT PRIMARY KEY, task BLOB NOT NULL, reports INTEGER NOT NULL, parts INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS parts (
+    batch TEXT NOT NULL, part INTEGER NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (batch, part)
+);
 CREATE TABLE IF NOT EXISTS ended (task BLOB NOT NULL, period BLOB NOT NULL, PRIMARY KEY (task, period)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (name BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 
 
+#: Says which of the fresh items of one of the requests are taken.
+Limit = Callable[[int, dict[bytes, bytes]], dict[bytes, bytes]]
+
+
 class Crowd(NamedTuple):
-    """A mixed crowd on its way to the collector."""
+    """A mixed crowd on its way to the collector, in one part or several."""
 
     batch: str
     task: bytes
     reports: int
-    payload: bytes
+    parts: int
 
 
 class Mixer:
@@ -64,7 +72,9 @@ class Mixer:
             raise Refused(f"{path} cannot be used as the shuffler's store: {reason}.") from None
         self._lock = threading.Lock()
         self._stages: dict[bytes, Staging] = {}
+        self._kinds: dict[bytes, Counter[Kind]] = {}
         self._move_items()
+        self._move_crowds()
 
     def _move_items(self) -> None:
         """Stores of earlier versions kept waiting items in the database, and items did not name their key."""
@@ -74,20 +84,31 @@ class Mixer:
         for task, item in ((task, bare + NO_KEY) for task, bare in rows):
             stage = self._stage(task, len(item))
             known = digest(item)
-            if known not in stage.items:
+            if not stage.known([known])[0]:
                 stage.put({known: item})
         for stage in self._stages.values():
             stage.sync()
         with self._transaction() as db:
             db.execute("INSERT OR IGNORE INTO seen SELECT task, digest FROM items WHERE item IS NULL")
-            for batch, reports, payload in db.execute(
-                "SELECT batch, reports, payload FROM outgoing"
-            ).fetchall():
+            old = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'outgoing'").fetchone()
+            crowds = "SELECT batch, reports, payload FROM outgoing"
+            for batch, reports, payload in db.execute(crowds).fetchall() if old else []:
                 width = len(payload) // reports
                 items = [payload[start : start + width] for start in range(0, len(payload), width)]
                 named = b"".join(item + NO_KEY for item in items)
                 db.execute("UPDATE outgoing SET payload = ? WHERE batch = ?", (named, batch))
             db.execute("DROP TABLE items")
+        self._connection.execute("VACUUM")
+        self._clear_log()
+
+    def _move_crowds(self) -> None:
+        """Stores of earlier versions had crowds of one part, under the same ids."""
+        if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'outgoing'").fetchone():
+            return
+        with self._transaction() as db:
+            db.execute("INSERT INTO crowds SELECT batch, task, reports, 1 FROM outgoing")
+            db.execute("INSERT INTO parts SELECT batch, 0, payload FROM outgoing")
+            db.execute("DROP TABLE outgoing")
         self._connection.execute("VACUUM")
         self._clear_log()
 
@@ -102,17 +123,15 @@ class Mixer:
         return self._stages[task]
 
     def _waiting(self, task: Task) -> Staging:
-        known = task.digest in self._stages
-        stage, label = self._stage(task.digest, sealed_width(task)), label_width(task)
+        known = task.digest in self._kinds
+        stage = self._stage(task.digest, sealed_width(task))
         if not known:
-            over = self._over(task)
-            stage.drop(
-                [
-                    name
-                    for name, item in stage.items.items()
-                    if item[:label] in over or self._left(task, item[:label] + name)
-                ]
-            )
+            over, label = self._over(task), label_width(task)
+            for _, rows in stage.rows():
+                names = {digest(item): item[:label] for item in (row.tobytes() for row in rows)}
+                gone = [name for name, of in names.items() if of in over or self._left(task, of + name)]
+                stage.drop(column(gone))
+            self._kinds[task.digest] = stage.kinds(label)
         return stage
 
     def _over(self, task: Task) -> set[bytes]:
@@ -144,71 +163,89 @@ class Mixer:
         """Keep the items of one request: see `add_each`."""
         return self.add_each(task, [items])[0]
 
-    def add_each(self, task: Task, requests: Sequence[Sequence[bytes]]) -> list[tuple[int, int]]:
+    def add_each(
+        self, task: Task, requests: Sequence[Sequence[bytes]], limit: Limit | None = None
+    ) -> list[tuple[int, int]]:
         """Keep items of several requests, which are on disk when this returns.
 
         For each request, how many items are new, and how many were here before. Neither are those of periods that have
-        ended: they may have been here before, and nobody knows any more.
+        ended: they may have been here before, and nobody knows any more. And neither are those beyond the `limit`.
         """
         label, counts = label_width(task), []
         fresh: dict[bytes, bytes] = {}
         with self._lock:
             stage, over = self._waiting(task), self._over(task)
-            for items in requests:
-                before, taken = len(fresh), 0
-                for item in items:
-                    if item[:label] in over:
-                        continue
-                    taken, known = taken + 1, digest(item)
-                    here = known in fresh or known in stage.items
-                    if not here and not self._left(task, item[:label] + known):
-                        fresh[known] = item
-                counts.append((len(fresh) - before, taken - len(fresh) + before))
+            for place, items in enumerate(requests):
+                taken = [item for item in items if item[:label] not in over]
+                names = [digest(item) for item in taken]
+                mine: dict[bytes, bytes] = {}
+                for name, item, waits in zip(names, taken, stage.known(names), strict=True):
+                    if not (waits or name in fresh or name in mine or self._left(task, item[:label] + name)):
+                        mine[name] = item
+                repeated = len(taken) - len(mine)
+                kept = mine if limit is None else limit(place, mine)
+                fresh.update(kept)
+                counts.append((len(kept), repeated))
             if fresh:
                 stage.put(fresh)
+                kinds = Counter((item[:label], item[-KEY_BYTES:]) for item in fresh.values())
+                self._kinds[task.digest].update(kinds)
         try:
             stage.sync()  # also for those that were here: whoever sent them first may still wait for the disk
         except OSError:
             with self._lock, suppress(OSError):
-                stage.drop(fresh.keys() & stage.items.keys())
+                here = zip(fresh, stage.known(list(fresh)), strict=True)
+                stage.drop(column([name for name, known in here if known]))
+            with self._lock:
+                self._kinds[task.digest] = stage.kinds(label)
             raise
         return counts
 
     def waiting(self, task: Task) -> int:
         """Items that wait for their crowd."""
         with self._lock:
-            return len(self._waiting(task).items)
+            return len(self._waiting(task))
 
-    def close_crowds(self, task: Task, least: int) -> int:
-        """Turn all items that wait, by period and key, into crowds of at least `least`; how many crowds that gave.
+    def periods(self, task: Task) -> set[bytes]:
+        """The names of the periods of which items wait."""
+        with self._lock:
+            self._waiting(task)
+            return {period for period, _ in self._kinds[task.digest]}
+
+    def close_crowds(self, task: Task, least: int, periods: set[bytes] | None = None) -> int:
+        """Turn all items that wait, by period and key, into one crowd each, if it has `least`; how many that gave.
 
         The collector can tell items of two periods or for two keys apart, so they would not hide each other. One
-        permutation of all that belong together is drawn and then cut: each is equally likely to be anywhere.
+        permutation of all that belong together is drawn: each is equally likely to be anywhere in the crowd. With
+        `periods`, those of other periods wait on.
         """
-        largest, label = max(LARGEST_BODY // sealed_width(task), least), label_width(task)
-        closed = 0
         with self._lock:
-            stage = self._waiting(task)
-            sizes = Counter((item[:label], item[-KEY_BYTES:]) for item in stage.items.values())
-            for period, key in [kind for kind, count in sizes.items() if count >= least]:
-                known = sorted(
-                    name
-                    for name, item in stage.items.items()
-                    if item[:label] == period and item[-KEY_BYTES:] == key
-                )
-                items = [stage.items[name] for name in known]
-                crowds = min(-(-len(items) // largest), len(items) // least)
-                secrets.SystemRandom().shuffle(items)
-                with self._change() as db:
-                    for part in range(crowds):
-                        crowd = items[part * len(items) // crowds : (part + 1) * len(items) // crowds]
-                        row = Crowd(secrets.token_hex(16), task.digest, len(crowd), b"".join(crowd))
-                        db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", row)
-                    rows = ((task.digest, period + name) for name in known)
-                    db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
-                stage.drop(known)
-                closed += crowds
-        return closed
+            self._waiting(task)
+            kinds = self._kinds[task.digest]
+            due = [
+                kind
+                for kind, count in kinds.items()
+                if count >= max(least, 1) and (periods is None or kind[0] in periods)
+            ]
+            for kind in due:
+                self._close(task, *kind)
+        return len(due)
+
+    def _close(self, task: Task, period: bytes, key: bytes) -> None:
+        stage, at_once = self._stages[task.digest], max(LARGEST_PART // sealed_width(task), 1)
+        known, slots = stage.of(label_width(task), period, key)
+        order = slots[permutation(len(slots))]
+        parts, batch = -(-len(order) // at_once), secrets.token_hex(16)
+        with self._change() as db:
+            row = Crowd(batch, task.digest, len(order), parts)
+            db.execute("INSERT INTO crowds VALUES (?, ?, ?, ?)", row)
+            for part in range(parts):
+                mine = order[part * len(order) // parts : (part + 1) * len(order) // parts]
+                db.execute("INSERT INTO parts VALUES (?, ?, ?)", (batch, part, stage.read(mine)))
+            rows = ((task.digest, period + name) for name in each(known))
+            db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
+        del self._kinds[task.digest][period, key]
+        stage.drop(known)
 
     def end_periods(self, task: Task, still_open: set[bytes]) -> int:
         """Forget the periods that are over; how many items are overwritten because they never made a crowd.
@@ -221,7 +258,7 @@ class Mixer:
             return 0
         with self._lock:
             stage = self._waiting(task)
-            late = {item[:label] for item in stage.items.values()} - still_open
+            late = {period for period, _ in self._kinds[task.digest]} - still_open
             while row := self._connection.execute(
                 "SELECT digest FROM seen WHERE task = ? AND digest > ? ORDER BY digest LIMIT 1",
                 (task.digest, after),
@@ -233,9 +270,11 @@ class Mixer:
                     db.execute("INSERT OR IGNORE INTO ended VALUES (?, ?)", (task.digest, period))
                     these = (task.digest, period, period + b"\xff" * 17)
                     db.execute("DELETE FROM seen WHERE task = ? AND digest > ? AND digest < ?", these)
-                gone = [name for name, item in stage.items.items() if item[:label] == period]
+                gone, _ = stage.of(label, period)
                 stage.drop(gone)
                 dropped += len(gone)
+            if late:
+                self._kinds[task.digest] = stage.kinds(label)
         if late:
             self._clear_log()
         return dropped
@@ -243,42 +282,54 @@ class Mixer:
     def outgoing(self) -> list[str]:
         """The crowds that have not been acknowledged by the collector."""
         with self._lock:
-            return [batch for (batch,) in self._connection.execute("SELECT batch FROM outgoing")]
+            return [batch for (batch,) in self._connection.execute("SELECT batch FROM crowds")]
 
     def waiting_bytes(self) -> int:
         """What the items that wait weigh."""
         with self._lock:
-            return sum(len(stage.items) * stage.width for stage in self._stages.values())
+            return sum(len(stage) * stage.width for stage in self._stages.values())
 
-    def outgoing_bytes(self) -> int:
-        """What these crowds weigh."""
+    def outgoing_bytes(self, batch: str | None = None) -> int:
+        """What these crowds weigh, or one of them."""
         with self._lock:
-            query = "SELECT coalesce(sum(length(payload)), 0) FROM outgoing"
-            return int(self._connection.execute(query).fetchone()[0])
+            query = "SELECT coalesce(sum(length(payload)), 0) FROM parts"
+            if batch is None:
+                return int(self._connection.execute(query).fetchone()[0])
+            return int(self._connection.execute(f"{query} WHERE batch = ?", (batch,)).fetchone()[0])
 
     def crowd(self, batch: str) -> Crowd:
         """One of them."""
         with self._lock:
-            query = "SELECT batch, task, reports, payload FROM outgoing WHERE batch = ?"
+            query = "SELECT batch, task, reports, parts FROM crowds WHERE batch = ?"
             return Crowd(*self._connection.execute(query, (batch,)).fetchone())
 
-    def cut(self, batch: str, least: int) -> bool:
-        """Replace a crowd by its two halves, in one transaction; False if one of them would be smaller than `least`.
+    def part(self, batch: str, number: int) -> bytes:
+        """The items of one of its parts, the first being number 0."""
+        with self._lock:
+            query = "SELECT payload FROM parts WHERE batch = ? AND part = ?"
+            payload: bytes = self._connection.execute(query, (batch, number)).fetchone()[0]
+            return payload
 
-        Its order is random, every order being equally likely, so the same holds for each half given who is in it, and
-        which of them that is depends on nothing but the draw.
+    def cut(self, batch: str) -> bool:
+        """Send a crowd in twice as many parts, and under a new id; False if they cannot be smaller.
+
+        It is the same crowd in the same order. What the collector has under the old id, which was never complete, is
+        never counted.
         """
-        whole = self.crowd(batch)
-        if whole.reports < 2 * least:
+        whole, new = self.crowd(batch), secrets.token_hex(16)
+        if whole.reports < 2 * whole.parts:
             return False
-        middle = whole.reports // 2
-        width = len(whole.payload) // whole.reports
-        parts = (whole.payload[: middle * width], whole.payload[middle * width :])
+        width = self.outgoing_bytes(batch) // whole.reports
         with self._transaction() as db:
-            db.execute("DELETE FROM outgoing WHERE batch = ?", (batch,))
-            for part in parts:
-                row = Crowd(secrets.token_hex(16), whole.task, len(part) // width, part)
-                db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", row)
+            row = Crowd(new, whole.task, whole.reports, 2 * whole.parts)
+            db.execute("INSERT INTO crowds VALUES (?, ?, ?, ?)", row)
+            for number in range(whole.parts):
+                query = "SELECT payload FROM parts WHERE batch = ? AND part = ?"
+                (payload,) = db.execute(query, (batch, number)).fetchone()
+                middle = len(payload) // width // 2 * width
+                for half, items in enumerate((payload[:middle], payload[middle:])):
+                    db.execute("INSERT INTO parts VALUES (?, ?, ?)", (new, 2 * number + half, items))
+            _delete(db, batch)
         self._clear_log()
         return True
 
@@ -296,7 +347,7 @@ class Mixer:
     def forget(self, batch: str) -> None:
         """A crowd has arrived: overwrite it, also in the write-ahead log."""
         with self._transaction() as db:
-            db.execute("DELETE FROM outgoing WHERE batch = ?", (batch,))
+            _delete(db, batch)
         self._clear_log()
 
     def ping(self) -> None:
@@ -316,3 +367,8 @@ class Mixer:
             while self._stages:
                 self._stages.popitem()[1].close()
             self._connection.close()
+
+
+def _delete(db: sqlite3.Connection, batch: str) -> None:
+    for table in ("parts", "crowds"):
+        db.execute(f"DELETE FROM {table} WHERE batch = ?", (batch,))

@@ -1,5 +1,7 @@
 """What need not be kept for ever: reports that are in the state, ids of batches, states of past periods.
 
+And crowds that were never completed.
+
 Ids are what makes a retry harmless, so they go only together with the batches that might still be retried: an id that
 begins with a day (20261116-..., as those of `hubbub.device.upload` do) is forgotten after its horizon, and from the
 same moment on, for good, a batch whose id begins with that day or an earlier one is refused. So nothing is ever counted
@@ -15,6 +17,7 @@ from typing import Any
 import sqlalchemy as sql
 
 from hubbub.collect.database import history, ids, segments, states, tasks
+from hubbub.collect.parts import drop_unfinished
 from hubbub.collect.segments import day_number
 from hubbub.collect.store import Store
 from hubbub.primitives.envelope import unseal
@@ -32,11 +35,12 @@ class Horizons:
     reports: int | None = None
     ids: int | None = None
     states: int | None = None
+    crowds: int | None = None
 
 
 def purge(store: Store, task: str, horizons: Horizons, now: datetime.datetime) -> dict[str, int]:
     """Forget what is older than its horizon; how much that was."""
-    done = {"reports": 0, "ids": 0, "states": 0}
+    done = {"reports": 0, "ids": 0, "states": 0, "crowds": 0}
     with store.writing() as connection:
         number = connection.execute(sql.select(tasks.c.id).where(tasks.c.digest == task)).scalar()
         if number is None:
@@ -51,6 +55,8 @@ def purge(store: Store, task: str, horizons: Horizons, now: datetime.datetime) -
             old = (history.c.task == task) & (history.c.period < _before(now, horizons.states))
             gone = history.update().where(old & history.c.state.is_not(None)).values(state=None)
             done["states"] = connection.execute(gone).rowcount
+    if horizons.crowds is not None:
+        done["crowds"] = drop_unfinished(store, task, _before(now, horizons.crowds))
     if (
         horizons.ids is not None
     ):  # refused from now on whether they are here or not, so they may go day by day

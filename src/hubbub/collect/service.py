@@ -16,9 +16,10 @@ from starlette.requests import Request
 
 from hubbub.collect.groups import Groups
 from hubbub.collect.health import Health
-from hubbub.collect.intake import check_messages
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.parts import unfinished_crowds
+from hubbub.collect.promises import Promises
 from hubbub.collect.segments import Damaged
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import Folder, loaded
@@ -32,7 +33,7 @@ from hubbub.model.state import State
 from hubbub.plan.advice import advised
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
-from hubbub.privacy.over_time import Span, over_time, spending
+from hubbub.privacy.over_time import spending
 from hubbub.protocol.files import STATE
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate
@@ -68,7 +69,6 @@ class Service:
         self.by_digest = {task.digest.hex(): task for task in tasks}
         if len(self.by_digest) < len(tasks):
             raise Refused("A task is named twice.")
-        check_messages(tasks)
         try:
             store.look_closely(_FIRST_LOOK)
         except Unavailable as problem:
@@ -90,10 +90,12 @@ class Service:
             Worker("check", self._look_closely, (Unavailable,)),
             Worker("warm-up", self._warm_up, (Unavailable,)),
         ]
+        #: Crowds that wait for their last parts, and the bytes that they take, a moment ago.
+        self.unfinished = unfinished_crowds(store)
+        self.promises = Promises(store)
         self._closing = False
         self.health = Health(self.workers, self._troubles)
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-        self._spans: dict[str, tuple[int, list[Span], str]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
         self._advice: dict[tuple[object, ...], tuple[str, int | None, int | None]] = {}
         self._lock = threading.Lock()
@@ -110,11 +112,13 @@ class Service:
         self.folder.stop()
         for worker in self.workers:
             worker.stop()
+        self.keys.close()
         self.store.close()
 
     def _learn_tokens(self) -> float:
         self.tokens.refresh()
         self.keys.refresh()
+        self.unfinished = unfinished_crowds(self.store)
         return 1.0
 
     def _look_closely(self) -> float:
@@ -136,7 +140,7 @@ class Service:
                 continue  # the folder says so
             except Withheld:
                 if len(task.mechanism.empty(task.keys).to_bytes()) <= _SMALL_STATE:
-                    alike = task.model_copy(update={"minimum_reports": 0})
+                    alike = task.model_copy(update={"minimum_reports": 0, "messages": 0.0})
                     blank = aggregate(alike, Client(alike).report({}))
                     estimate(alike, blank, [task.keys.name_of(0) if task.keys.kind == "closed" else "any"])
         return threading.TIMEOUT_MAX
@@ -183,8 +187,6 @@ class Service:
         """What a task is, what has arrived, and what is promised to whom."""
         digest = task.digest.hex()
         shown = self.folder.fold(task).state.count
-        crowd, shuffled = self.store.crowds(digest)
-        spans, unamplified = self._promised(task, crowd)
         return {
             "name": task.name,
             "digest": digest,
@@ -196,38 +198,15 @@ class Service:
             "quantities": list(task.mechanism.quantities),
             "report_bytes": task.mechanism.layout.width,
             "precision": task.precision,
+            "messages": task.messages,
             "reports": shown + self.store.waiting(digest),
             "in_estimates": shown,
             "minimum": max(task.minimum_reports, 1),
             "withheld": shown < max(task.minimum_reports, 1),
             "rejected": self.store.rejected(digest),
-            "guarantee": {
-                "local": task.guarantee.as_dict(),
-                "shuffled": _shuffled(task, spans[0], crowd, shuffled),
-            },
-            "unamplified": unamplified,
             "per_period": spending(task),
-            "over_time": [span.as_dict() for span in spans],
+            **self.promises.of(task),
         }
-
-    def _promised(self, task: Task, crowd: int) -> tuple[list[Span], str]:
-        """What is promised over time, and why shuffling adds nothing to it if reports were shuffled in vain.
-
-        The collector sees which reports came in one crowd, so a report hides among its own crowd and not among
-        all reports: what can be said of all of them is what holds for the smallest crowd. It takes a moment to
-        compute, so it is remembered until a smaller crowd comes.
-        """
-        digest = task.digest.hex()
-        with self._lock:
-            known = self._spans.get(digest)
-        if known is None or known[0] != crowd:
-            try:
-                known = (crowd, over_time(task, crowd or None), "")
-            except Refused as problem:
-                known = (crowd, over_time(task), str(problem))
-            with self._lock:
-                self._spans[digest] = known
-        return known[1:]
 
     def estimates(
         self,
@@ -370,20 +349,6 @@ def _unpacked(task: Task, period: int, packed: bytes, now: State) -> State:
     except (zlib.error, Refused) as problem:
         _log.error("the state of task %s at %s is damaged: %s", task.digest.hex(), _time(period), problem)
         return nothing
-
-
-def _shuffled(task: Task, period: Span, crowd: int, reports: int) -> dict[str, Any] | None:
-    """The guarantee of reports that came through the shuffler, None if there is none."""
-    promise = period.shuffled
-    if promise is None:
-        return None
-    which = "" if task.period == "once" else f" a person's reports of {period.name}, among"
-    words = (
-        f"{promise.words()} This is for{which} the {reports:,} reports that came through the shuffler: each hides "
-        f"in its own crowd, and the smallest crowd had {crowd:,} reports."
-    )
-    facts = {"epsilon": promise.epsilon, "delta": promise.delta, "crowd": crowd, "reports": reports}
-    return {**facts, "per_person": task.reports_per_period, "words": words}
 
 
 def _time(seconds: int) -> str:

@@ -20,6 +20,9 @@ class Settings(BaseModel):
 
     largest_body: int = Field(8 << 20, gt=0, description="bytes of an upload's body at most")
     most_reports: int = Field(200_000, gt=0, description="reports in one batch at most")
+    unfinished: int = Field(
+        4 << 30, gt=0, description="bytes of shuffled crowds that wait for their last parts, then 503"
+    )
     queue: int = Field(2000, gt=0, description="batches that may wait for the store, then 429")
     memory: int = Field(256 << 20, gt=0, description="bytes of uploads held in memory at a time, then 429")
     memory_per_token: int = Field(128 << 20, gt=0, description="the same, of uploads with one token")

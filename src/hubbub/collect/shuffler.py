@@ -6,14 +6,18 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 - It keeps items only: no sender, no address, no time, no batch of origin. They are stored in random places, so that
   not even the order in which they came is on disk, nor which of them came together (`hubbub.collect.staging`).
 - It takes items only for keys that the collector has (`hubbub.collect.known_keys`); others would wait for ever.
-- A crowd leaves when at least `crowd` items of one period and for one key wait, never before and not at shutdown, as
-  one batch in an order drawn from the operating system's generator, every order being equally likely. No crowd holds
-  items of two periods, so no person has more reports in it than the task's `reports_per_period`, or for two keys,
-  which the collector could tell apart.
+- A crowd has at least `crowd` reports of one period and for one key (of several messages: those of as many people), or
+  it does not leave, not even at shutdown. When it is closed is a matter of counts and clocks
+  (`hubbub.collect.closing`). Then all that wait are one crowd, of any size, in an order drawn from the operating
+  system's generator, every order being equally likely; it travels in parts under one id and counts when all of them
+  are there (`hubbub.collect.forward`). No crowd holds items of two periods, so no person has more reports in it than
+  the task's `reports_per_period`, or for two keys, which the collector could tell apart.
 - Nothing is passed on twice. A crowd is put into its order, named and stored in one transaction before it is sent, so
   that whoever has to send it again sends the very same batch, which the collector counts once. Digests of items that
   have left stay: an item that comes again, because a device asked its ledger again or retried, or because
   somebody recorded it, is dropped. They stay until the period is over, and from then on nothing of it is taken.
+- It cannot tell people apart, unless every device has a token of its own: then `per_token` limits how many items each
+  may send for a period (`hubbub.collect.allowance`). All items of a task have the same size.
 - Nothing acknowledged is lost while its period lasts: items are on disk before they are acknowledged. When a period
   is over (`hubbub.protocol.periods`), the items of it that never made a crowd are dropped.
 """
@@ -21,10 +25,10 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 from __future__ import annotations
 
 import datetime
-import http.client
 import logging
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -35,29 +39,30 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from hubbub.collect.allowance import Allowance
+from hubbub.collect.closing import Closing
+from hubbub.collect.forward import Forward
 from hubbub.collect.health import Health
-from hubbub.collect.intake import check_messages
 from hubbub.collect.known_keys import KnownKeys, Unanswered
 from hubbub.collect.metrics import MEDIA, by_task, series, single, worker_lines
-from hubbub.collect.mixer import Crowd, Mixer
+from hubbub.collect.mixer import Mixer
 from hubbub.collect.problems import Problem, busy
 from hubbub.collect.relay import Relay
 from hubbub.collect.settings import Settings
 from hubbub.collect.workers import Worker
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.delivery import Answer, connect, post, service_address
+from hubbub.privacy.people import people_among, reports_of
+from hubbub.protocol.delivery import service_address
 from hubbub.protocol.periods import open_periods
-from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, label_width, sealed_width
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.shuffler")
 
 #: Bytes of crowds that may wait for a collector that does not answer, before devices are told to wait.
-MOST_OUTGOING = 1 << 30
+MOST_OUTGOING = 4 << 30
 #: Bytes of items that may wait for their crowds, before devices are told to wait.
-MOST_WAITING = 1 << 30
-#: Bytes of refused crowds that are kept, in case the collector comes up with the right key; beyond, the oldest go.
-MOST_REFUSED = 1 << 28
+MOST_WAITING = 4 << 30
 #: Seconds between attempts to reach the collector: doubled from the first to the second.
 PATIENCE = (0.25, 30.0)
 #: Seconds after which somebody looks for periods that are over, if no crowd gets complete.
@@ -82,23 +87,23 @@ class Shuffler:
         token: str,
         upload_tokens: str | Sequence[str],
         crowd: int,
+        *,
+        closing: Closing | None = None,
+        per_token: int | None = None,
     ) -> None:
-        """`token` is for the collector; devices show one of `upload_tokens`."""
+        """`token` is for the collector; devices show one of `upload_tokens`.
+
+        `closing` says when crowds close, and `per_token` how many items of a period are taken with one token.
+        """
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
-        check_messages(tasks)
+        self.rules = {task.digest.hex(): Closing.of(task, closing) for task in tasks}
+        self._turns = {name: rule.turn(time.time()) for name, rule in self.rules.items()}
+        self.allowance = None if per_token is None else Allowance(per_token)
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
         self.upload_tokens = [upload_tokens] if isinstance(upload_tokens, str) else list(upload_tokens)
-        self._collector, self._token, self._crowd = service_address(collector), token, crowd
-        limits = Settings()
-        for task in tasks:
-            most = min(limits.largest_body // sealed_width(task), limits.most_reports)
-            if self.least(task) > most:
-                raise Refused(
-                    f"Crowds of task {task.name!r} would have {self.least(task):,} reports, and a collector takes "
-                    f"{most:,} at a time: lower --crowd, or the task's minimum_reports."
-                )
-        self._set_aside: dict[str, int] = {}
+        self._collector, self._crowd = service_address(collector), crowd
+        self.forward = Forward(mixer, self._collector, token)
         self._open: dict[bytes, set[bytes]] = {}
         self._pause = PATIENCE[0]
         self._behind = False
@@ -110,12 +115,22 @@ class Shuffler:
         self._counting = threading.Lock()
 
     def least(self, task: Task) -> int:
-        """The size below which a crowd of this task never leaves."""
-        return max(task.minimum_reports, self._crowd)
+        """The number of reports below which a crowd of this task never leaves."""
+        mean = task.mean_messages
+        reports = self._crowd if mean is None else reports_of(self._crowd, mean)
+        return max(task.minimum_reports, reports)
 
-    def _least_of(self, crowd: Crowd) -> int:
-        task = self.tasks.get(crowd.task.hex())
-        return crowd.reports if task is None else self.least(task)
+    def least_people(self, task: Task) -> int:
+        """The number of people that is promised for a crowd of this task."""
+        mean = task.mean_messages
+        return self.least(task) if mean is None else people_among(self.least(task), mean)
+
+    @property
+    def people(self) -> str:
+        """What is known about who sends."""
+        if self.allowance is None:
+            return "People cannot be told apart: whoever has a device's token may send many reports."
+        return f"At most {self.allowance.most:,} reports of a period are taken with each device's token."
 
     def start(self) -> None:
         """Begin to ask for keys, and to pass crowds on, those of an earlier run first."""
@@ -124,35 +139,44 @@ class Shuffler:
 
     def stop(self) -> None:
         """End after the attempt that is under way; what waits keeps waiting on disk."""
+        self.forward.stop()
         for worker in self.workers:
             worker.stop()
         self.mixer.close()
 
-    def accept(self, task: Task, body: bytes) -> tuple[int, int]:
+    def accept(self, task: Task, body: bytes, token: str = "") -> tuple[int, int]:
         """Keep the items of one request: see `accept_each`."""
         width = sealed_width(task)
-        return self.accept_each([(task, [body[at : at + width] for at in range(0, len(body), width)])])[0]
+        return self.accept_each(
+            [(task, [body[at : at + width] for at in range(0, len(body), width)], token)]
+        )[0]
 
-    def accept_each(self, requests: Sequence[tuple[Task, Sequence[bytes]]]) -> list[tuple[int, int]]:
+    def accept_each(self, requests: Sequence[tuple[Task, Sequence[bytes], str]]) -> list[tuple[int, int]]:
         """Keep the items of several requests: for each, how many are new, and how many were here before.
 
-        The rest belongs to no period that is open, or to no key that the collector has.
+        The rest belongs to no period that is open, to no key that the collector has, or is more than a token may send.
         """
         if self.full():
             raise busy(503, "The collector does not answer and the store is full: send this again later.")
         taken: dict[int, tuple[int, int]] = {}
-        for task in {task.digest: task for task, _ in requests}.values():
+        for task in {task.digest: task for task, _, _ in requests}.values():
             label, current, keys = label_width(task), _labels(task), self.keys.names
-            places = [place for place, (of, _) in enumerate(requests) if of.digest == task.digest]
+            places = [place for place, (of, _, _) in enumerate(requests) if of.digest == task.digest]
             good = [
                 [item for item in requests[place][1] if item[:label] in current and item[-KEY_BYTES:] in keys]
                 for place in places
             ]
-            taken.update(zip(places, self.mixer.add_each(task, good), strict=True))
-            if self.mixer.waiting(task) >= self.least(task) and not self._behind:
+            if self.allowance is None:
+                counts = self.mixer.add_each(task, good)
+            else:
+                with self.allowance.granting(task, [requests[place][2] for place in places]) as limit:
+                    counts = self.mixer.add_each(task, good, limit)
+            taken.update(zip(places, counts, strict=True))
+            full = self.rules[task.digest.hex()].rule == "full"
+            if full and self.mixer.waiting(task) >= self.least(task) and not self._behind:
                 self.worker.wake()  # new items do not make a silent collector answer sooner
         fresh, repeated = (sum(counts) for counts in zip(*taken.values(), strict=True))
-        sent = sum(len(items) for _, items in requests)
+        sent = sum(len(items) for _, items, _ in requests)
         self._count(accepted=fresh, repeated=repeated, refused=sent - fresh - repeated)
         return [taken[place] for place in range(len(requests))]
 
@@ -171,58 +195,42 @@ class Shuffler:
         self._behind = not delivered
         if delivered:
             self._pause = PATIENCE[0]
-            return _TIDY
+            now = time.time()
+            return min([_TIDY, *(rule.until_next(now) for rule in self.rules.values())])
         pause, self._pause = self._pause, min(2 * self._pause, PATIENCE[1])
         return max(pause, asked)
 
     def step(self) -> tuple[bool, float]:
-        """End the periods that are over, close the crowds that are complete and send all that are closed.
+        """Close the crowds that are due, end the periods that are over and send all crowds that are closed.
 
         Whether all of them have left, and the seconds that the collector asks to wait if not.
         """
         for task in self.tasks.values():
+            self._close(task)
             self._end_periods(task)
-            if self.mixer.waiting(task) >= self.least(task):
-                self.mixer.close_crowds(task, self.least(task))
-        delivered, asked = True, 0.0
-        for batch in [each for each in self.mixer.outgoing() if each not in self._set_aside]:
-            crowd = self.mixer.crowd(batch)
-            try:
-                answer = self._post(crowd)
-            except (OSError, http.client.HTTPException) as problem:
-                _log.warning("the collector does not answer: %s", type(problem).__name__)
-                return False, asked
-            words = f"a crowd of {crowd.reports} reports of task {crowd.task.hex()}"
-            if answer.verdict == "taken":
-                self.mixer.forget(batch)
-                self._count(crowds=1, forwarded=crowd.reports)
-                _log.info("forwarded %s", words)
-            elif (
-                answer.verdict == "later"
-            ):  # it may be put right by somebody, and nobody else may say that it is taken
-                _log.warning("the collector answers %d to %s", answer.status, words)
-                delivered, asked = False, max(asked, answer.wait)
-            elif answer.verdict == "too large" and self.mixer.cut(batch, self._least_of(crowd)):
-                _log.warning("the collector takes smaller crowds only, so this is cut in two: %s", words)
-                delivered = False  # the halves are for the next round
-            else:
-                # Perhaps it came up with another key: kept, and tried again at the next start.
-                self._set_aside[batch] = len(crowd.payload)
-                self._drop_refused()
-                _log.error("the collector refuses (%d) %s", answer.status, words)
+        arrived, delivered, asked = self.forward.send_all()
+        self._count(crowds=len(arrived), forwarded=sum(crowd.reports for crowd in arrived))
         return delivered, asked
 
-    def _drop_refused(self) -> None:
-        """Whoever can make the collector refuse crowds must not fill the store with them."""
-        while sum(self._set_aside.values()) > MOST_REFUSED:
-            oldest = next(iter(self._set_aside))
-            self.mixer.forget(oldest)
-            del self._set_aside[oldest]
-            _log.error("a refused crowd is dropped: there are too many of them")
+    def _close(self, task: Task) -> None:
+        """Close what the task's rule says: see `hubbub.collect.closing`."""
+        name, current = task.digest.hex(), _labels(task)
+        rule, ended = self.rules[name], self.mixer.periods(task) - current
+        if rule.rule == "full":
+            if self.mixer.waiting(task) >= self.least(task):
+                self.mixer.close_crowds(task, self.least(task), current)
+            return
+        turn = rule.turn(time.time())
+        if turn != self._turns[name]:
+            self._turns[name] = turn
+            due = rule.due(task, self.mixer.periods(task), current, today())
+            self.mixer.close_crowds(task, self.least(task), due)
+        elif ended:  # the last moment for a period that is closed for good
+            self.mixer.close_crowds(task, self.least(task), ended)
 
     def full(self) -> bool:
         """Whether no more items can be taken now."""
-        backlog = self.mixer.outgoing_bytes() - sum(list(self._set_aside.values()))
+        backlog = self.mixer.outgoing_bytes() - sum(list(self.forward.refused.values()))
         return backlog > MOST_OUTGOING or self.mixer.waiting_bytes() > MOST_WAITING
 
     def _count(self, **more: int) -> None:
@@ -263,7 +271,7 @@ class Shuffler:
             ),
             *single("shuffler_backlog_bytes", "gauge", "Their size.", self.mixer.outgoing_bytes()),
             *single(
-                "shuffler_set_aside", "gauge", "Crowds that the collector refused.", len(self._set_aside)
+                "shuffler_set_aside", "gauge", "Crowds that the collector refused.", len(self.forward.refused)
             ),
             *single("shuffler_crowds_total", "counter", "Crowds that arrived.", counts["crowds"]),
             *single("shuffler_forwarded_total", "counter", "Items in them.", counts["forwarded"]),
@@ -280,27 +288,6 @@ class Shuffler:
         if dropped:
             words = f"{dropped} reports of task {task.digest.hex()}"
             _log.warning("dropped %s: their period is over, and they were too few for a crowd", words)
-
-    def _post(self, crowd: Crowd) -> Answer:
-        connection = connect(self._collector, timeout=60)
-        version, payload = _as_sent(crowd)
-        route = f"/{version}/tasks/{crowd.task.hex()}/shuffled"
-        try:
-            return post(connection, self._collector, route, payload, self._token, crowd.batch)[0]
-        finally:
-            connection.close()
-
-
-def _as_sent(crowd: Crowd) -> tuple[str, bytes]:
-    """The version of the interface, and the body. Items that name no key travel as they came, without a name.
-
-    So a crowd that was sent before the shuffler knew of names has the same bytes when it is sent again.
-    """
-    width = len(crowd.payload) // crowd.reports
-    if not crowd.payload.endswith(NO_KEY):
-        return "v2", crowd.payload
-    items = range(0, len(crowd.payload), width)
-    return "v1", b"".join(crowd.payload[start : start + width - KEY_BYTES] for start in items)
 
 
 def _labels(task: Task) -> set[bytes]:
@@ -320,7 +307,7 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
         shuffler.health.check()
         if not relay.alive:
             raise Problem(503, "not ready", "items: the thread has ended.", {"Retry-After": "1"})
-        return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "ready", "people": shuffler.people})
 
     def metrics(request: Request) -> Response:
         return Response(shuffler.metrics(limits.open_metrics), media_type=MEDIA)

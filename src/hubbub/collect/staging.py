@@ -2,11 +2,12 @@
 
 A file of equal slots, all of them written when the file is made. An item goes into a slot that is drawn uniformly
 from the free ones by the operating system's generator, and is overwritten with zeros when it leaves. Nothing else is
-written: no log, no index, no number, no time.
+written: no log, no index, no number, no time. In memory are a digest and a slot for every item, and no item.
 
 What somebody who reads the file once can learn is the set of items, and nothing about their order or their requests.
 Proof. Renumbering the slots by any permutation turns the law of this process, with the same items arriving and leaving
-at the same times, into itself, because every draw is uniform over what is free. So at any moment every assignment of
+at the same times, into itself, because every draw is uniform over what is free: the free slots are kept in an order
+that is drawn anew whenever one becomes free, and taken from its end. So at any moment every assignment of
 the waiting items to slots is as likely as every other, whatever came before, requests and order included. When the
 file is full, all items are drawn new places in a new file of twice the size and the old one is overwritten, so the
 same holds from there on.
@@ -20,18 +21,30 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
-import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from hubbub.collect.names import NAME, Column, Names, Slots
+from hubbub.primitives.arrays import Bytes
 from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import KEY_BYTES
 
+_log = logging.getLogger("hubbub.shuffler")
+
+#: What the collector can tell apart in any case: the name of a period, and that of a key.
+Kind = tuple[bytes, bytes]
+
 #: Slots of a new file.
 _SLOTS = 1024
+#: Slots that are read or written at a time.
+_AT_ONCE = 8192
 _CHECK = 16
 #: Until this returns, what was written may be in memory only. (Not everywhere is there one that leaves out the times.)
 _to_disk = getattr(os, "fdatasync", os.fsync)
@@ -42,7 +55,21 @@ def digest(item: bytes) -> bytes:
 
     The name of its key is no part of that: the same message under another name is the same item.
     """
-    return hashlib.blake2b(item[:-KEY_BYTES], digest_size=_CHECK).digest()
+    return hashlib.blake2b(item[:-KEY_BYTES], digest_size=NAME).digest()
+
+
+def permutation(count: int) -> Slots:
+    """An order of `count` things, every one equally likely.
+
+    The order of `count` random numbers of 64 bits from the operating system. If two are equal, all are drawn anew;
+    given that all are different, every order of them has the same probability.
+    """
+    while True:
+        drawn = np.frombuffer(bytearray(os.urandom(8 * count)), dtype=np.uint64)
+        order = np.argsort(drawn).astype(np.uint32)
+        drawn.sort()
+        if not (drawn[1:] == drawn[:-1]).any():
+            return order
 
 
 def _checked(item: bytes) -> bytes:
@@ -50,50 +77,61 @@ def _checked(item: bytes) -> bytes:
     return hashlib.blake2b(item, digest_size=_CHECK).digest() + item
 
 
+def _blank(file: int) -> None:
+    """Overwrite a whole file."""
+    length = os.fstat(file).st_size
+    for start in range(0, length, 1 << 20):
+        os.pwrite(file, bytes(min(1 << 20, length - start)), start)
+    _to_disk(file)
+
+
 class Staging:
-    """Items of `width` bytes by their digest, in memory and in a file. Callers take turns, but for `sync`."""
+    """Items of `width` bytes, in a file, known by their digests. Callers take turns, but for `sync`."""
 
     def __init__(self, path: Path, width: int) -> None:
         self._path, self._new = path, path.with_name(path.name + ".new")
         self.width, self._size = width, _CHECK + width
-        self.items: dict[bytes, bytes] = {}
-        self._slots: dict[bytes, int] = {}
-        self._free: list[int] = []
+        self._names = Names()
+        self._free: Slots = np.zeros(0, dtype=np.uint32)
         self._syncing = threading.Lock()
         self._written = self._synced = 0
         self._lost = False
         self._discard_new()
         if not path.exists():
-            self._file = self._make(_SLOTS)
+            self._file = self._make(_SLOTS, None)
         else:
             keep_private(path)
             self._file = os.open(path, os.O_RDWR)
             self._load()
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def close(self) -> None:
         """Give the file back."""
         os.close(self._file)
 
+    def known(self, names: Sequence[bytes]) -> list[bool]:
+        """Which items wait here, by their digests."""
+        return self._names.known(names)
+
     def put(self, fresh: Mapping[bytes, bytes]) -> None:
         """Write items that are not here yet, by their digests, in any slots. `sync` says when they are on the disk."""
         if self._lost or len(self._free) < len(fresh):
-            slots = len(self._slots) + len(self._free)
-            while slots < len(self.items) + len(fresh):
+            slots = len(self) + len(self._free)
+            while slots < len(self) + len(fresh):
                 slots *= 2
             self._rewrite(slots)
-        placed = []
+        rest, taken = self._free[: len(self._free) - len(fresh)], self._free[len(self._free) - len(fresh) :]
+        self._free = rest
+        places = taken.tolist()
         try:
-            for item in fresh.values():
-                place = secrets.randbelow(len(self._free))
-                self._free[place], self._free[-1] = self._free[-1], self._free[place]
-                slot = self._free.pop()
-                placed.append(slot)
+            for slot, item in zip(places, fresh.values(), strict=True):
                 self._write(slot, _checked(item))
         except OSError:
-            self._free += placed
+            self._release(taken)
             raise
-        self.items.update(fresh)
-        self._slots.update(zip(fresh, placed, strict=True))
+        self._names.add(fresh, places)
         self._written += 1
 
     def sync(self) -> None:
@@ -108,17 +146,55 @@ class Staging:
             self._to_disk()
             self._synced = reached
 
-    def drop(self, known: Iterable[bytes]) -> None:
+    def rows(self) -> Iterator[tuple[Slots, Bytes]]:
+        """All items, some thousand at a time: their slots, and the items as rows."""
+        waiting = np.sort(self._names.columns()[1])
+        for start in range(0, len(waiting), _AT_ONCE):
+            slots = waiting[start : start + _AT_ONCE]
+            yield slots, np.frombuffer(self.read(slots), dtype=np.uint8).reshape(-1, self.width)
+
+    def read(self, slots: Slots) -> bytes:
+        """The items in some slots, one after another."""
+        places = [_CHECK + slot * self._size for slot in slots.tolist()]
+        return b"".join([os.pread(self._file, self.width, place) for place in places])
+
+    def kinds(self, label: int) -> Counter[Kind]:
+        """How many items of each kind wait; `label` bytes name a period."""
+        found: Counter[Kind] = Counter()
+        for _, rows in self.rows():
+            marks = np.concatenate([rows[:, :label], rows[:, -KEY_BYTES:]], axis=1)
+            different, counts = np.unique(marks, axis=0, return_counts=True)
+            for mark, count in zip(different, counts.tolist(), strict=True):
+                found[mark[:label].tobytes(), mark[label:].tobytes()] += count
+        return found
+
+    def of(self, label: int, period: bytes, key: bytes | None = None) -> tuple[Column, Slots]:
+        """The items of a period, and of one key if one is named: their digests, in order, and their slots."""
+        names, places = self._names.columns()
+        mine = np.zeros(len(self) + len(self._free), dtype=bool)
+        for slots, rows in self.rows():
+            good = (rows[:, :label] == np.frombuffer(period, dtype=np.uint8)).all(axis=1)
+            if key is not None:
+                good &= (rows[:, -KEY_BYTES:] == np.frombuffer(key, dtype=np.uint8)).all(axis=1)
+            mine[slots[good]] = True
+        own = mine[places]
+        return (names, places) if own.all() else (names[own], places[own])
+
+    def drop(self, names: Column) -> None:
         """Overwrite items, by their digests."""
-        slots = []
-        for name in known:
-            del self.items[name]
-            slots.append(self._slots.pop(name))
-        self._free += slots
-        for slot in slots:
-            self._write(slot, bytes(self._size))
-        if slots:
-            self._to_disk()
+        if not len(names):
+            return
+        slots = self._names.remove(names)
+        self._release(slots)
+        for start in range(0, len(slots), _AT_ONCE):
+            for slot in slots[start : start + _AT_ONCE].tolist():
+                self._write(slot, bytes(self._size))
+        self._to_disk()
+
+    def _release(self, slots: Slots) -> None:
+        """Slots are free; the order of the free ones is drawn anew."""
+        free = np.concatenate([self._free, slots])
+        self._free = free[permutation(len(free))]
 
     def _to_disk(self) -> None:
         try:
@@ -128,46 +204,58 @@ class Staging:
             raise
 
     def _load(self) -> None:
-        data = Path(self._path).read_bytes()
-        if not data or len(data) % self._size:
+        slots, rest = divmod(os.fstat(self._file).st_size, self._size)
+        if not slots or rest:
             raise Refused(f"{self._path} is damaged: its size is that of no number of items.")
-        for slot in range(len(data) // self._size):
-            stored = data[slot * self._size : (slot + 1) * self._size]
-            item = stored[_CHECK:]
-            known = digest(item)
-            if stored == _checked(item) and known not in self.items:
-                self.items[known], self._slots[known] = item, slot
-            else:
-                self._free.append(slot)
-                if any(stored):  # cut off by a crash, or written again after one
-                    self._write(slot, bytes(self._size))
+        free = []
+        for first in range(0, slots, _AT_ONCE):
+            data = os.pread(self._file, _AT_ONCE * self._size, first * self._size)
+            stored = [data[start : start + self._size] for start in range(0, len(data), self._size)]
+            names = [digest(each[_CHECK:]) for each in stored]
+            here = {name for name, known in zip(names, self.known(names), strict=True) if known}
+            for slot, (name, each) in enumerate(zip(names, stored, strict=True), first):
+                if each == _checked(each[_CHECK:]) and name not in here:
+                    here.add(name)
+                    self._names.add([name], [slot])
+                else:
+                    free.append(slot)
+                    if any(each):  # cut off by a crash, or written again after one
+                        self._write(slot, bytes(self._size))
+        self._release(np.array(free, dtype=np.uint32))
 
     def _rewrite(self, slots: int) -> None:
         """All items in new places of a new file; the old one is overwritten."""
         with self._syncing:
-            old, length = self._file, os.fstat(self._file).st_size
-            self._file = self._make(slots)
+            old = self._file
+            self._file = self._make(slots, old)
             self._synced, self._lost = self._written, False
             try:
-                os.pwrite(old, bytes(length), 0)
-                _to_disk(old)
+                _blank(old)
             finally:
                 os.close(old)
 
-    def _make(self, slots: int) -> int:
-        """A file with what is in memory, written whole, synced and renamed into place."""
-        order = list(range(slots))
-        secrets.SystemRandom().shuffle(order)
-        places = dict(zip(self.items, order, strict=False))
-        image = bytearray(slots * self._size)
-        for known, item in self.items.items():
-            start = places[known] * self._size
-            image[start : start + self._size] = _checked(item)
+    def _make(self, slots: int, old: int | None) -> int:
+        """A file with the items of the old one in places drawn anew, written whole, synced and renamed into place."""
+        order = permutation(slots)
+        names, before = self._names.columns()
+        places, free = order[: len(names)], order[len(names) :]
+        source = np.full(slots, -1, dtype=np.int64)
+        source[places] = before
+        damaged = []
         file = os.open(self._new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            done = 0
-            while done < len(image):
-                done += os.write(file, image[done:])
+            for first in range(0, slots, _AT_ONCE):
+                image = bytearray(min(_AT_ONCE, slots - first) * self._size)
+                for place, slot in enumerate(source[first : first + _AT_ONCE].tolist()):
+                    if slot >= 0 and old is not None:
+                        stored = os.pread(old, self._size, slot * self._size)
+                        if stored != _checked(stored[_CHECK:]):
+                            damaged.append(first + place)
+                        else:
+                            image[place * self._size : (place + 1) * self._size] = stored
+                done = 0
+                while done < len(image):
+                    done += os.write(file, image[done:])
             os.fsync(file)
             os.rename(self._new, self._path)
             folder = os.open(self._path.parent, os.O_RDONLY)
@@ -179,18 +267,24 @@ class Staging:
             os.close(file)
             self._discard_new()
             raise
-        self._slots, self._free = places, order[len(places) :]
+        if damaged:
+            _log.error("%d reports that waited are lost: the disk has changed them", len(damaged))
+            sound = ~np.isin(places, damaged)
+            free = np.concatenate([free, places[~sound]])
+            names, places = names[sound], places[sound]
+            free = free[permutation(len(free))]
+        self._names.replace(names, places)
+        self._free = free
         return file
 
     def _discard_new(self) -> None:
         """Overwrite and remove a file that was never finished."""
         with contextlib.suppress(FileNotFoundError):
+            file = os.open(self._new, os.O_RDWR)
             try:
-                with self._new.open("r+b") as file:
-                    file.write(bytes(self._new.stat().st_size))
-                    file.flush()
-                    os.fsync(file.fileno())
+                _blank(file)
             finally:
+                os.close(file)
                 self._new.unlink()
 
     def _write(self, slot: int, data: bytes) -> None:

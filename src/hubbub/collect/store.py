@@ -18,6 +18,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from hubbub.collect.crowds import note_crowds
 from hubbub.collect.database import crowds, history, log, rejects, segments, states, tasks
 from hubbub.collect.segments import (
     BODY,
@@ -45,7 +46,7 @@ _GENERATION = "(SELECT value FROM meta WHERE name = 'generation')"
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Reports that arrived together; `crowd` says how many the shuffler mixed, if it did."""
+    """Reports that arrived together; if a shuffler mixed them, `crowd` says how many and `label` of which period."""
 
     task: str
     id: str
@@ -55,6 +56,7 @@ class Batch:
     received: int
     crowd: int | None = None
     rejects: Mapping[str, int] = field(default_factory=dict)
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,15 @@ class Store(Database):
         never in a circle. Counters change together with the batches that they belong to.
         """
         with self.writing() as connection:
-            numbers = self._tasks(connection, {batch.task for batch in group})
+            numbers = self.numbers(connection, {batch.task for batch in group})
             names: list[Id] = [(numbers[each.task][0], day_of(each.id), name_of(each.id)) for each in group]
             first: dict[Id, Batch] = {}
             for name, batch in zip(names, group, strict=True):
                 first.setdefault(name, batch)
             expired = {name for name in first if 0 < name[1] < numbers[first[name].task][1]}
-            fresh = self._note_ids(connection, first, sorted(first.keys() - expired))
+            fresh = self.note_ids(
+                connection, {name: first[name].checksum for name in sorted(first.keys() - expired)}
+            )
             known = {name: Known(first[name].checksum[:BODY]) for name in fresh}
             for name in first.keys() - fresh:
                 known[name] = Known(None if name in expired else body_of(connection, name))
@@ -124,7 +128,7 @@ class Store(Database):
             body = body_of(connection, name)
         return None if body is None else Known(body)
 
-    def _tasks(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
+    def numbers(self, connection: sql.Connection, wanted: set[str]) -> dict[str, tuple[int, int]]:
         """Number and watermark of tasks; nobody moves a watermark until this transaction ends."""
         query = (
             f"SELECT digest, id, watermark, {_GENERATION} FROM tasks WHERE digest IN ({places(len(wanted))})"
@@ -140,12 +144,12 @@ class Store(Database):
             self.compare_generation(row[3])
         return {digest: (number, mark) for digest, number, mark, _ in rows}
 
-    def _note_ids(self, connection: sql.Connection, batches: dict[Id, Batch], names: Sequence[Id]) -> set[Id]:
-        """Write ids; those that were not there before."""
-        if not names:
+    def note_ids(self, connection: sql.Connection, bodies: Mapping[Id, bytes]) -> set[Id]:
+        """Write ids, in the order given, with digests of their bodies; those that were not there before."""
+        if not bodies:
             return set()
-        rows = ", ".join([f"({places(4)})"] * len(names))
-        values = tuple(part for name in names for part in (*name, batches[name].checksum[:BODY]))
+        rows = ", ".join([f"({places(4)})"] * len(bodies))
+        values = tuple(part for name, body in bodies.items() for part in (*name, body[:BODY]))
         statement = f"INSERT INTO ids (task, day, name, body) VALUES {rows} ON CONFLICT DO NOTHING"
         found = self.ask(connection, f"{statement} RETURNING task, day, name", values)
         return {(task, day, bytes(name)) for task, day, name in found}
@@ -154,32 +158,31 @@ class Store(Database):
         """Reports as one lot per task and period, and what is counted of their batches."""
         lots: dict[tuple[str, int], list[Named]] = defaultdict(list)
         refused: Counter[tuple[str, str]] = Counter()
-        mixed: dict[str, list[int]] = defaultdict(list)
+        mixed: dict[tuple[str, str], list[int]] = defaultdict(list)
         for name, batch in batches:
             if batch.count:
                 lots[batch.task, batch.received].append((name[2], batch.count, batch.payload))
             for reason, count in batch.rejects.items():
                 refused[batch.task, reason] += count
             if batch.crowd:
-                mixed[batch.task].append(batch.crowd)
-        rows = [
-            (task, *Lot.of(period, part).row().values())
-            for (task, period), own in sorted(lots.items())
-            for part in in_parts(own)
-        ]
+                mixed[batch.task, batch.label].append(batch.crowd)
+        for (task, period), own in sorted(lots.items()):
+            for part in in_parts(own):
+                self.write_lot(connection, task, Lot.of(period, part))
+        self.note_rejects(connection, refused)
+        for (task, label), sizes in sorted(mixed.items()):
+            note_crowds(self, connection, task, label, sizes)
+
+    def write_lot(self, connection: sql.Connection, task: str, lot: Lot) -> None:
+        """Append a lot to the log."""
         columns = "task, period, count, names, sizes, payload, checksum"
-        for row in rows:
-            self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(7)})", row)
+        row = (task, *lot.row().values())
+        self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(7)})", row)
+
+    def note_rejects(self, connection: sql.Connection, refused: Mapping[tuple[str, str], int]) -> None:
+        """Count refused reports by task and reason."""
         for (task, reason), count in sorted(refused.items()):
             connection.execute(self._add(rejects, {"task": task, "reason": reason}, count=count))
-        for task, sizes in sorted(mixed.items()):
-            added = self.insert(crowds).values(task=task, smallest=min(sizes), reports=sum(sizes))
-            least = sql.func.min if self.embedded else sql.func.least
-            changed = {
-                "smallest": least(crowds.c.smallest, added.excluded.smallest),
-                "reports": crowds.c.reports + added.excluded.reports,
-            }
-            connection.execute(added.on_conflict_do_update(index_elements=["task"], set_=changed))
 
     def _add(self, table: sql.Table, keys: dict[str, Any], **count: int) -> Any:
         """Add to a counter, which begins at 0."""

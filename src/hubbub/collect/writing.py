@@ -32,8 +32,9 @@ class Examined:
     count: int
     problems: Sequence[dict[str, Any]] = ()
     rejects: Mapping[str, int] | None = None
-    #: The name of the key that the reports were sealed for, if they were.
+    #: The name of the key that the reports were sealed for, and of their period, if they were.
     key: str = ""
+    label: str = ""
 
     @property
     def rejected(self) -> int:
@@ -69,12 +70,14 @@ class Arrival:
         assert found is not None
         rejects = found.rejects or {}
         name, check = self.collected.name, self.checksum
-        return Batch(name, self.id, found.count, found.payload, check, self.period, self.crowd, rejects)
+        return Batch(
+            name, self.id, found.count, found.payload, check, self.period, self.crowd, rejects, found.label
+        )
 
 
 def bad_reports(collected: Collected, packed: Bytes) -> tuple[Int64s, Int64s]:
     """Places of the rows that are no reports, and the codes of the reasons."""
-    places, codes = [], []
+    places, codes = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for start in range(0, len(packed), collected.together):
         _, reasons = collected.layout.unpack_each(packed[start : start + collected.together])
         bad = np.flatnonzero(reasons)

@@ -124,8 +124,8 @@ class Uploader:
             self.add(ledger.report(self._task, record, day))
         else:
             sealed = ledger.sealed(self._task, record, self._sealed_for, day)
-            if sealed:  # several messages may be none
-                self._take(sealed)
+            if sealed:  # several messages may be none, and travel together: no crowd gets half of them
+                self._take(sealed, len(sealed) // self._width if self._task.messages else 1)
 
     def add(self, reports: bytes) -> None:
         """Take one report, or several one after another; they are on disk when this returns."""
@@ -150,8 +150,8 @@ class Uploader:
             raise Refused(f"A sealed report of this task has {self._width} bytes, and these are none.")
         self._take(b"".join(items))
 
-    def _take(self, reports: bytes) -> None:
-        self._spool.take(reports, self._batch)
+    def _take(self, reports: bytes, together: int = 1) -> None:
+        self._spool.take(reports, max(self._batch, together))
         self._wake.set()
 
     def flush(self, seconds: float = 60.0) -> bool:

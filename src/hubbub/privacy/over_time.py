@@ -15,7 +15,7 @@ from typing import Any
 from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.compose import Method, compose
-from hubbub.privacy.messages import PoissonCrowd, poisson_crowd
+from hubbub.privacy.messages import PoissonCrowd, messages_guarantee, poisson_crowd
 from hubbub.privacy.shuffle import Crowd, crowd_of, shuffled_guarantee
 from hubbub.protocol.task import Task
 
@@ -75,16 +75,30 @@ def over_time(
             raise Refused(
                 "This task asks for several messages: what is promised depends on the number of people, not of reports."
             )
-        mean = task.mean_messages
-        if people is not None and mean is not None:
-            shuffled = all_rounds(poisson_crowd(task.mechanism, people, mean), periods, delta, method)
-        elif reports is not None and periods == 1:
-            shuffled = shuffled_guarantee(task.mechanism, reports, delta, most)
-        elif reports is not None:
-            shuffled = all_rounds(crowd_of(task.mechanism, reports, most), periods, delta, method)
+        crowd = people if task.messages else reports
+        if crowd is not None and periods == 1:
+            shuffled = round_guarantee(task, crowd, delta)
+        elif crowd is not None:
+            shuffled = all_rounds(crowd_in(task, crowd), periods, delta, method)
         local = None if task.messages else all_reports(task.guarantee, periods * most)
         found.append(Span(name, periods, local, shuffled))
     return found
+
+
+def crowd_in(task: Task, people: int) -> Crowd | PoissonCrowd:
+    """A crowd of a task, of so many people; without several messages, of so many reports."""
+    mean = task.mean_messages
+    if mean is None:
+        return crowd_of(task.mechanism, people, task.reports_per_period)
+    return poisson_crowd(task.mechanism, people, mean)
+
+
+def round_guarantee(task: Task, people: int, delta: float = DELTA) -> Guarantee:
+    """What is promised about all that one person says in a period, in a crowd of so many."""
+    mean = task.mean_messages
+    if mean is None:
+        return shuffled_guarantee(task.mechanism, people, delta, task.reports_per_period)
+    return messages_guarantee(task.mechanism, people, mean, delta)
 
 
 def all_reports(one: Guarantee, reports: int) -> Guarantee | None:

@@ -31,6 +31,9 @@ Verdict = Literal["taken", "too large", "refused", "later"]
 #: The header that names a batch, and what a name may be.
 BATCH_HEADER = "Hubbub-Batch"
 _BATCH_ID = re.compile("[A-Za-z0-9_-]{1,64}")
+#: The header that says which part of a crowd a body is: its number (the first is 1), how many, and items of them all.
+PART_HEADER = "Hubbub-Part"
+_PART = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})/([1-9][0-9]{0,11})")
 #: Statuses that are final if they are the collector's own.
 _FINAL: dict[int, Verdict] = {409: "refused", 413: "too large", 422: "refused"}
 #: Bytes of an answer that are read, and characters of it that are repeated in logs.
@@ -74,8 +77,10 @@ def post(
     body: bytes,
     token: str,
     batch: str,
+    *,
+    part: str = "",
 ) -> tuple[Answer, bool]:
-    """Send a batch and judge the answer; also, whether the connection may be used again.
+    """Send a batch, or `part` of it, and judge the answer; also, whether the connection may be used again.
 
     The answer has to be there within the connection's timeout, in whole.
     """
@@ -83,6 +88,7 @@ def post(
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/octet-stream",
         BATCH_HEADER: batch,
+        **({PART_HEADER: part} if part else {}),
     }
     connection.request("POST", f"{address.path.rstrip('/')}{route}", body, headers)
     with in_time(connection):
@@ -122,6 +128,20 @@ def in_time(connection: http.client.HTTPConnection) -> Iterator[None]:
 def batch_named(header: str) -> str:
     """The batch's id in a header that was received, "" if it is none."""
     return header if _BATCH_ID.fullmatch(header) else ""
+
+
+def part_named(number: int, parts: int, total: int) -> str:
+    """What a header says of a part, the first being number 0."""
+    return f"{number + 1}/{parts}/{total}"
+
+
+def part_in(header: str) -> tuple[int, int, int] | None:
+    """Number, parts and total in a header that was received, None if they are none."""
+    found = _PART.fullmatch(header)
+    if found is None:
+        return None
+    number, parts, total = (int(each) for each in found.groups())
+    return (number - 1, parts, total) if number <= parts <= total else None
 
 
 def judge(status: int, media: str, body: bytes, batch: str) -> Verdict:

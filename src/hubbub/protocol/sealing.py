@@ -60,7 +60,7 @@ def seal(report: bytes, public_key: bytes, task: Task, period: str = "once") -> 
     try:
         key = curve.X25519PublicKey.from_public_bytes(public_key)
         name = key_id(public_key)
-        return label + suite().encrypt(report, key, info=binding(task, label, name)) + name
+        return label + suite().encrypt(report, key, info=binding(task.digest, label, name)) + name
     except ValueError:  # not 32 bytes, or a point that every private key maps to the same secret
         raise Refused("This is not a collector's public key; ask the collector for it again.") from None
 
@@ -88,11 +88,11 @@ def label_width(task: Task) -> int:
     return LABEL_BYTES[task.period]
 
 
-def binding(task: Task, label: bytes, key: bytes) -> bytes:
-    """What ties an item to its purpose, its task, its period and its key."""
+def binding(task: bytes, label: bytes, key: bytes) -> bytes:
+    """What ties an item to its purpose, its task (by its digest), its period and its key."""
     if key == NO_KEY:
-        return _INFO_WITHOUT_KEY + task.digest + label
-    return _INFO + task.digest + label + key
+        return _INFO_WITHOUT_KEY + task + label
+    return _INFO + task + label + key
 
 
 def suite() -> Suite:

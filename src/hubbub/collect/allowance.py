@@ -1,0 +1,66 @@
+"""How much one person may send, where every device has a token of its own.
+
+A shuffler cannot tell people apart: whoever has the devices' token may send as many items as he likes, and each looks
+like another person's. With personal tokens it can, and takes at most a stated number of items per token, task and
+period. It counts in memory and under keyed hashes of tokens, so that nothing on disk links tokens to items, or says
+that a token was used; a restart begins to count anew.
+
+The items of one request and period are taken all or none. So a limit does not cut the messages of a device in two, and
+whether they are taken depends on their number, which does not depend on the record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hubbub.collect.mixer import Limit
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import label_width
+from hubbub.protocol.task import Task
+
+#: Pairs of token and period that are counted; beyond, the oldest are forgotten.
+_MOST = 1_000_000
+#: Who sends, for which task and period.
+_Mark = tuple[bytes, bytes, bytes]
+
+
+class Allowance:
+    """Items by token, task and period."""
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise Refused(f"A token is for at least 1 item, not {most}.")
+        self.most = most
+        self._secret = secrets.token_bytes(32)
+        self._used: Counter[_Mark] = Counter()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def granting(self, task: Task, tokens: Sequence[str]) -> Iterator[Limit]:
+        """A limit for requests with these tokens; what was granted is taken back if they are not kept after all."""
+        granted: Counter[_Mark] = Counter()
+        marks = [
+            hashlib.blake2b(token.encode(), key=self._secret, digest_size=16).digest() for token in tokens
+        ]
+        label = label_width(task)
+
+        def limit(place: int, fresh: dict[bytes, bytes]) -> dict[bytes, bytes]:
+            counts = Counter(item[:label] for item in fresh.values())
+            good = set()
+            for period, count in counts.items():
+                mark = (marks[place], task.digest, period)
+                if self._used[mark] + granted[mark] + count <= self.most:
+                    granted[mark] += count
+                    good.add(period)
+            return {name: item for name, item in fresh.items() if item[:label] in good}
+
+        with self._lock:
+            yield limit
+            self._used.update(granted)
+            while len(self._used) > _MOST:
+                del self._used[next(iter(self._used))]
