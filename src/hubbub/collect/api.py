@@ -50,14 +50,12 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     app.state.service, app.state.settings = service, service.settings
     app.state.room = Room(service.settings)
     shared: Any = (
-        *(
-            service.by_digest,
-            service.settings,
-            service.tokens,
-            service.store,
-            service.writer,
-            service.metrics,
-        ),
+        service.by_digest,
+        service.settings,
+        service.tokens,
+        service.store,
+        service.writer,
+        service.metrics,
         app.state.room,
     )
     route = partial(Uploads, *shared, damaged=service.folder.damaged)
