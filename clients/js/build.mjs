@@ -20,6 +20,13 @@ if (process.argv.includes("--tests")) {
   const source = { ...common, entryPoints: ["src/index.ts"] };
   await build({ ...source, format: "esm", outfile: "dist/hubbub.js" });
   await build({
+    ...common,
+    entryPoints: ["src/node.ts"],
+    platform: "node",
+    format: "esm",
+    outfile: "dist/node.js",
+  });
+  await build({
     ...source,
     format: "iife",
     globalName: "hubbub",
