@@ -58,6 +58,8 @@ export class Uploader {
   readonly #underWay = new Set<string>();
   readonly #failures = new Map<string, number>();
   #rouse: (() => void) | undefined;
+  /** One round of sending at a time. */
+  #turn: Promise<unknown> = Promise.resolve();
 
   constructor(
     url: string,
@@ -233,7 +235,13 @@ export class Uploader {
    *
    * A round ends with the first that is not taken, and those that failed before come last.
    */
-  async #sendAll(): Promise<number | undefined> {
+  #sendAll(): Promise<number | undefined> {
+    const turn = this.#turn.then(() => this.#round());
+    this.#turn = turn.catch(() => {});
+    return turn;
+  }
+
+  async #round(): Promise<number | undefined> {
     for (;;) {
       const failed = (batch: Batch): number => this.#failures.get(batch.id) ?? 0;
       const batches = [...(await this.#batches())].sort((one, other) => failed(one) - failed(other));
