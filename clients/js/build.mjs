@@ -1,15 +1,15 @@
-// Builds dist/ (an ES module, and one plain script with the global `hubbub`), or with --tests the tests in build/.
+// Builds dist/ (an ES module, and one plain script with the global `hubbub`), or with --tests the tests (in build/test).
 import { readdirSync, rmSync } from "node:fs";
 import { build } from "esbuild";
 
 const common = { bundle: true, target: "es2022", legalComments: "none", logLevel: "warning" };
-if (process.argv.includes("--tests")) {
-  rmSync("build", { recursive: true, force: true });
+const [wanted, folder = "build/test"] = process.argv.slice(2);
+if (wanted === "--tests") {
   const entries = readdirSync("test").filter((name) => name.endsWith(".ts"));
   await build({
     ...common,
     entryPoints: entries.map((name) => `test/${name}`),
-    outdir: "build/test",
+    outdir: folder,
     platform: "node",
     format: "esm",
     outExtension: { ".js": ".mjs" },

@@ -197,6 +197,7 @@ PATHS = [
     "/tasks/TASK",
     "/v1/tasks",
     "/v1/tasks/TASK",
+    "/v1/tasks/TASK/device",
     "/v1/tasks/TASK/reports",
     "/v1/tasks/TASK/shuffled",
     "/v2/tasks/TASK/shuffled",
