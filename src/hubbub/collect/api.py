@@ -27,6 +27,7 @@ from hubbub.collect.export import parquet_chunks
 from hubbub.collect.ingest import Uploads
 from hubbub.collect.intake import Room
 from hubbub.collect.metrics import MEDIA
+from hubbub.collect.origins import CrossOrigin
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
 from hubbub.collect.segments import Damaged
 from hubbub.collect.service import Service, Withheld
@@ -68,6 +69,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     app.state.intakes = {path: uploads for path, uploads in app.uploads.items() if path.endswith("/reports")}
     app.include_router(_reading)
     app.include_router(dashboard)
+    app.add_middleware(CrossOrigin, allowed=service.settings.report_origins)
     app.add_middleware(_Outermost)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.types import Receive
 
 from hubbub.collect.groups import Groups, TooSlow
-from hubbub.collect.intake import Intake, Room, batch_in, bearer_in
+from hubbub.collect.intake import Intake, Room, batch_in, bearer_in, length_in
 from hubbub.collect.mixer import LARGEST_BODY
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
@@ -63,10 +63,10 @@ class Relay(Intake[_Sealed]):
         """Whether anybody writes."""
         return self._writer.alive and self._askers.alive
 
-    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> _Sealed:
+    def admit(self, path: str, headers: Mapping[bytes, bytes], sender: str) -> _Sealed:
         token = bearer_in(headers)
-        given = token.encode("latin-1")
-        if not sum(hmac.compare_digest(given, known) for known in self._tokens):
+        given, public = token.encode("latin-1"), bool(self._strangers) and not token
+        if not public and not sum(hmac.compare_digest(given, known) for known in self._tokens):
             raise unauthorized(known=False)
         task = self._shuffler.tasks.get(path.split("/")[3])
         if task is None:
@@ -76,6 +76,11 @@ class Relay(Intake[_Sealed]):
             raise _too_large()
         if self._writer.full or self._askers.full:
             raise busy(429, "Too many requests are waiting: send this one again in a second.")
+        if public:
+            reports = length_in(headers) // sealed_width(task)
+            if reports > self._strangers.most:
+                raise _too_large(self._strangers.most * sealed_width(task))
+            self._strangers.count(sender, max(1, reports))
         return _Sealed(task, batch_in(headers), token, path.startswith("/v2/"))
 
     def submit(self, upload: _Sealed, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
@@ -147,5 +152,5 @@ class Relay(Intake[_Sealed]):
         return f"{line}}}".encode()
 
 
-def _too_large() -> Problem:
-    return Problem(413, "too large", f"A body has at most {LARGEST_BODY:,} bytes: send several.")
+def _too_large(most: int = LARGEST_BODY) -> Problem:
+    return Problem(413, "too large", f"A body has at most {most:,} bytes: send several.")
