@@ -1,6 +1,6 @@
 /** Public hash functions of a report: bucket and sign of a key. Beside it in Python: hubbub/model/hashing.py. */
 import type { Keys } from "./keys.js";
-import { derive, ROW, remainder, shiftRight, siphashWord, type Word } from "./siphash.js";
+import { derive, parity, ROW, remainder, shiftRight, siphashWord, type Word } from "./siphash.js";
 import { bitsFor } from "./wire.js";
 
 export type Family = "walsh" | "prf";
@@ -12,11 +12,9 @@ export interface HashedRecord {
   sign: number[];
 }
 
-/** popcount(x & y) mod 2, the exponent of a Walsh character. */
-function parity(x: Word, y: Word): number {
-  let bits = (x[0] & y[0]) ^ (x[1] & y[1]);
-  for (const shift of [16, 8, 4, 2, 1]) bits ^= bits >>> shift;
-  return bits & 1;
+/** popcount(code & row) mod 2. */
+function character(code: Word, row: Word): number {
+  return parity((code[0] & row[0]) ^ (code[1] & row[1]));
 }
 
 /** Bucket and sign of every id (both sides of it, where keys have two) under each seed. */
@@ -51,9 +49,9 @@ export function hashEntries(
     both.forEach((id, entry) => {
       const code = keys.code(id, cohort);
       let place = 0;
-      for (let row = 1; row < rows.length; row++) place |= parity(code, rows[row]) << (row - 1);
+      for (let row = 1; row < rows.length; row++) place |= character(code, rows[row]) << (row - 1);
       bucket.push(place);
-      sign.push(parity(code, rows[0]) ? -signs[entry] : signs[entry]);
+      sign.push(character(code, rows[0]) ? -signs[entry] : signs[entry]);
     });
   }
   return { bucket, sign };

@@ -14,6 +14,7 @@ import {
 } from "./siphash.js";
 
 const SIDE: Word = [0x5deece66, 0xd1ce4e5b];
+const ENCODER = new TextEncoder();
 const LONE_SURROGATE = /\p{Surrogate}/u;
 const WHOLE = /^(0|[1-9][0-9]*)$/;
 
@@ -50,9 +51,7 @@ export class Keys {
   /** The 64-bit id of a key: its place in a closed vocabulary, or its hash; none if it is unknown or no text. */
   idOf(key: string): Word | undefined {
     if (this.kind !== "closed") {
-      return LONE_SURROGATE.test(key)
-        ? undefined
-        : siphash(this.salt[0], this.salt[1], new TextEncoder().encode(key));
+      return LONE_SURROGATE.test(key) ? undefined : siphash(this.salt[0], this.salt[1], ENCODER.encode(key));
     }
     const place = this.#places
       ? this.#places.get(key)
@@ -66,7 +65,7 @@ export class Keys {
   lengthIds(): [Word, Word] {
     if (this.kind === "closed") return [wordOf(this.count), wordOf(this.count + 1)];
     const id = (name: string): Word =>
-      siphash(this.salt[0], this.salt[1], Uint8Array.of(0xff, ...new TextEncoder().encode(name)));
+      siphash(this.salt[0], this.salt[1], Uint8Array.of(0xff, ...ENCODER.encode(name)));
     return [id("kept"), id("lost")];
   }
 

@@ -118,15 +118,19 @@ export function siphashWord(key0: Word, key1: Word, word: Word): Word {
 
 /** SipHash-2-4 of a byte string. */
 export function siphash(key0: Word, key1: Word, message: Uint8Array): Word {
-  const size = (message.length >>> 3) + 1;
-  const padded = new DataView(new ArrayBuffer(8 * size));
-  for (let at = 0; at < message.length; at++) padded.setUint8(at, message[at]);
-  padded.setUint8(8 * size - 1, message.length & 0xff);
-  return sip(
-    key0,
-    key1,
-    Uint32Array.from({ length: 2 * size }, (_, half) => padded.getUint32(4 * half, true)),
-  );
+  const words = new Uint32Array(2 * (message.length >>> 3) + 2);
+  for (let at = 0; at < message.length; at++) words[at >>> 2] |= message[at] << (8 * (at & 3));
+  words[words.length - 1] |= message.length << 24;
+  return sip(key0, key1, words);
+}
+
+/** popcount(x) mod 2 of 32 bits, the exponent of a Walsh character. */
+export function parity(x: number): number {
+  let bits = x ^ (x >>> 16);
+  bits ^= bits >>> 8;
+  bits ^= bits >>> 4;
+  bits ^= bits >>> 2;
+  return (bits ^ (bits >>> 1)) & 1;
 }
 
 const MIX1: Word = [0xbf58476d, 0x1ce4e5b9];

@@ -1,6 +1,7 @@
 /** Mechanisms over a list of keys. In Python: hubbub/mechanisms/privkv.py, pckv_grr.py and hadamard.py. */
 import type { Coins } from "../coins.js";
 import { GRID, randomizedResponse, randomSign } from "../samplers.js";
+import { parity } from "../siphash.js";
 import type { ListedKernel, Shape } from "./shape.js";
 
 /** PrivKV: is a random key there, and with which sign? One answer of three, or presence and sign in two steps. */
@@ -48,18 +49,11 @@ export function hadamard(shape: Shape): ListedKernel {
     // A uniform column of one half: any column, with one bit of the row flipped if need be.
     const within = (wanted: number): number => {
       const column = coins.below(size);
-      return mine * size + (odd(line & column) === wanted ? column : column ^ (line & -line));
+      return mine * size + (parity(line & column) === wanted ? column : column ^ (line & -line));
     };
     if (coins.chance(weight, total)) return [within(0)];
     const place = coins.below(blocks * size - half);
     if (place < half) return [within(1)];
     return [place - half < mine * size ? place - half : place - half + size];
   };
-}
-
-/** popcount(x) mod 2. */
-function odd(x: number): number {
-  let bits = x;
-  for (const shift of [16, 8, 4, 2, 1]) bits ^= bits >>> shift;
-  return bits & 1;
 }
