@@ -1,4 +1,5 @@
-// Builds dist/ (an ES module, and one plain script with the global `hubbub`), or with --tests the tests (in build/test).
+// Builds an ES module, the same for Node, and one plain script with the global `hubbub` (in dist/, or in the folder that
+// is named), or with --tests the tests (in build/test).
 import { readdirSync, rmSync } from "node:fs";
 import { build } from "esbuild";
 
@@ -16,21 +17,22 @@ if (wanted === "--tests") {
     external: ["esbuild"],
   });
 } else {
-  rmSync("dist", { recursive: true, force: true });
+  const out = wanted ?? "dist";
+  rmSync(out, { recursive: true, force: true });
   const source = { ...common, entryPoints: ["src/index.ts"] };
-  await build({ ...source, format: "esm", outfile: "dist/hubbub.js" });
+  await build({ ...source, format: "esm", outfile: `${out}/hubbub.js` });
   await build({
     ...common,
     entryPoints: ["src/node.ts"],
     platform: "node",
     format: "esm",
-    outfile: "dist/node.js",
+    outfile: `${out}/node.js`,
   });
   await build({
     ...source,
     format: "iife",
     globalName: "hubbub",
     minify: true,
-    outfile: "dist/hubbub.min.js",
+    outfile: `${out}/hubbub.min.js`,
   });
 }
