@@ -88,11 +88,12 @@ export class Uploader {
    * The report is spent and queued in one step, so asking again, in whatever tab, sends nothing twice.
    */
   async report(record: DeviceRecord, day = new Date()): Promise<boolean> {
+    let batches: Batch[] | undefined;
     const queue = (book: Book, payload: Uint8Array): void => {
-      this.#queue(book, payload);
+      batches = this.#queue(book, payload);
     };
     const made = await this.ledger.spend(this.task, record, this.#options.sealedFor, day, queue);
-    this.#wake();
+    this.#wake(batches);
     return made !== undefined;
   }
 
@@ -108,11 +109,7 @@ export class Uploader {
         `A report of this task has ${this.#width} bytes; ${reports.length} bytes are no reports.`,
       );
     }
-    await this.#change((book) => {
-      this.#queue(book, reports);
-      return true;
-    });
-    this.#wake();
+    this.#wake(await this.#change((book) => this.#queue(book, reports)));
   }
 
   /** Send everything now; whether all that waited was acknowledged in time, and none refused since the last call. */
@@ -162,7 +159,8 @@ export class Uploader {
     return changeBook(this.ledger.store, this.task, change);
   }
 
-  #queue(book: Book, reports: Uint8Array): void {
+  /** Add reports to a book, in batches; all that wait in it. */
+  #queue(book: Book, reports: Uint8Array): Batch[] {
     const batches = listIn(book.outbox, this.#place);
     for (let start = 0; start < reports.length; start += this.#batch * this.#width) {
       batches.push({
@@ -170,7 +168,7 @@ export class Uploader {
         reports: toHex(reports.subarray(start, start + this.#batch * this.#width)),
       });
     }
-    this.#known = batches;
+    return batches;
   }
 
   /** Take a batch out of the outbox, if no other tab has done so, and do something in the same step. */
@@ -187,7 +185,9 @@ export class Uploader {
 
   // What is sent
 
-  #wake(): void {
+  /** Send what waits, once it is in the store: never before, or a page that goes could say what no ledger knows of. */
+  #wake(batches = this.#known): void {
+    this.#known = batches;
     this.#more = true;
     this.#running ??= this.#run().finally(() => {
       this.#running = undefined;

@@ -4,6 +4,7 @@ import type { ServerResponse } from "node:http";
 import { test } from "node:test";
 import { toHex } from "../src/bytes.js";
 import { FileStore, Refused, type Task, Uploader } from "../src/node.js";
+import type { Store } from "../src/store.js";
 import { envelope, type UploaderOptions } from "../src/uploader.js";
 import { Fake, freshPath, madeUp, own, task } from "./shared/io.js";
 
@@ -173,4 +174,37 @@ test("what cannot be sent is refused in a sentence", async () => {
   const sealing = open("http://127.0.0.1:9", week, path, { sealedFor: new Uint8Array(32) });
   await assert.rejects(sealing.add(madeUp(week.reportBytes)), Refused);
   sealing.close();
+});
+
+test("a page that goes says nothing that is not in the store yet", async () => {
+  const [fake, week] = [await new Fake().start(), await task("week")];
+  const page = globalThis as { addEventListener?: unknown };
+  const handlers: { [name: string]: () => void } = {};
+  page.addEventListener = (name: string, handler: () => void) => {
+    handlers[name] = handler;
+  };
+  let written: (() => void) | undefined;
+  const slow: Store = {
+    where: "a slow disk",
+    read: async () => undefined,
+    change: (change) => {
+      const { result } = change(undefined);
+      return new Promise((resolve) => {
+        written = () => resolve(result);
+      });
+    },
+  };
+  const uploader = new Uploader(fake.address, week, { store: slow });
+  delete page.addEventListener;
+  assert.ok(await uploader.flush()); // it has looked, and nothing waits
+  const made = uploader.report(["search"], MONDAY);
+  while (!written) await new Promise((resolve) => setTimeout(resolve, 5));
+  handlers.pagehide();
+  await new Promise((resolve) => setTimeout(resolve, 200));
+  assert.equal(fake.sent.length, 0);
+  written();
+  assert.ok(await made);
+  handlers.pagehide();
+  while (!fake.sent.length) await new Promise((resolve) => setTimeout(resolve, 10));
+  uploader.close();
 });
