@@ -135,6 +135,9 @@ def test_without_a_token_an_address_has_so_many_reports_a_minute(tmp_path: Path)
         assert (later.status, "batch" in later.json) == (429, True)
         assert 1 <= int(later.headers["retry-after"]) <= 60
         assert collector.reports == 10
+        # A proxy on this machine is believed when it says who sends.
+        assert send(10, **{"X-Forwarded-For": "203.0.113.7"}).status == 200
+        assert send(1, **{"X-Forwarded-For": "203.0.113.7"}).status == 429
         # Those with tokens are not concerned, and those whose tokens are wrong are not strangers.
         assert send(50, **bearer(collector.token)).status == 200
         assert send(1, Authorization="Bearer wrong").status == 401

@@ -104,6 +104,7 @@ async function startVisit() {
     showTicked();
     await ready();
   });
+  addEventListener("pageshow", showTicked); // a browser that comes back to the page ticks what was ticked
   showTicked();
   await ready();
 }
