@@ -5,17 +5,18 @@ import { shiftRight, siphashWord, type Word, wordOf } from "../src/siphash.js";
 import { Task } from "../src/task.js";
 
 /** Word i of a stream of a group: SipHash-2-4 of i under the key (group, stream). */
-function stream(group: number, number: number): () => Word {
+export function stream(group: number, number: number): () => Word {
   let at = 0;
   return () => siphashWord(wordOf(group), wordOf(number), wordOf(at++));
 }
 
 export class TapeCoins extends WordCoins {
-  readonly word: () => Word;
-
-  constructor(group: number, vector: number) {
+  constructor(readonly word: () => Word) {
     super();
-    this.word = stream(group, 2 * vector);
+  }
+
+  static vector(group: number, vector: number): TapeCoins {
+    return new TapeCoins(stream(group, 2 * vector));
   }
 }
 

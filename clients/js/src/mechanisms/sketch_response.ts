@@ -8,7 +8,7 @@ export function sketchResponse(shape: Shape): HashedKernel {
   const [seeds, buckets, limit] = [shape.count("seeds"), shape.count("buckets"), shape.count("limit")];
   const pick = picker(shape, seeds * buckets, signed ? 2 : 1);
   return (coins, { values, bucket, sign }) => {
-    const rounded = values.map((value) => (sided || signed ? randomSign(coins, value, GRID) : 1));
+    const rounded = sided || signed ? values.map((value) => randomSign(coins, value, GRID)) : [];
     const total = new Map<number, number>(); // loads of the cells that were touched, in that order
     for (let row = 0; row < seeds; row++) {
       for (let j = 0; j < limit; j++) {
