@@ -58,7 +58,7 @@ async function startVisit() {
     byId("bytes").textContent = hex(report);
     byId("bytes").hidden = byId("another").hidden = false;
     byId("left").textContent = fresh
-      ? "These bytes, and nothing else, have just left. This week no others will: the page's ledger has spent its report."
+      ? "These bytes are all that has left of your answers. This week no others will: the page's ledger has spent its report."
       : "This browser has reported this week, in these bytes. No others will leave: the page's ledger has spent its report.";
     byId("report").disabled = true;
   }
