@@ -68,7 +68,7 @@ function nameOf(key: unknown): string | undefined {
 function* items(record: DeviceRecord): Generator<[unknown, unknown]> {
   const given: unknown = record;
   if (typeof given === "object" && given !== null && !ArrayBuffer.isView(given)) {
-    if (given instanceof Map) return yield* given;
+    if (given[Symbol.toStringTag as never] === "Map") return yield* given as Map<unknown, unknown>; // of any frame
     if (Symbol.iterator in given) {
       for (const key of given as Iterable<unknown>) yield [key, 1];
       return;

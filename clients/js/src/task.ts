@@ -112,9 +112,14 @@ export class Task {
     if (known.slice(0, 32) !== given.digest) {
       throw new Refused("The task document is damaged: its digest is of another task.");
     }
-    const told = JSON.parse(given.task) as Told;
-    check(given, told);
-    return new Task(given, told);
+    try {
+      const told = JSON.parse(given.task) as Told;
+      check(given, told);
+      return new Task(given, told);
+    } catch (problem) {
+      if (problem instanceof Refused) throw problem;
+      throw new Refused("The task document is damaged: parts of it are not what they should be.");
+    }
   }
 }
 
@@ -148,7 +153,7 @@ interface Document {
 interface Told {
   name: string;
   keys: { kind: string; salt: string; vocabulary?: string[] };
-  mechanism: { name: string; epsilon: number };
+  mechanism: { name: string; epsilon: number; max_entries?: number };
 }
 
 function readDocument(bytes: Uint8Array): Document {
@@ -183,7 +188,13 @@ function check(given: Document, told: Told): void {
   if (given.messages) {
     throw new Refused("This task asks for several messages per report, which this client does not send.");
   }
+  const shape = new Shape(given.mechanism.shape);
+  // Records are sampled down to what the randomizer is for; these two take them whole.
+  const whole = name === "privkv" || (name === "sparse_sum" && !shape.has("reach") && shape.big("clip") < 0n);
+  const limit = whole ? null : (told.mechanism.max_entries ?? 1);
   const agrees =
+    given.max_entries === limit &&
+    (whole || !shape.has("limit") || shape.count("limit") === limit) &&
     given.name === told.name &&
     name === told.mechanism.name &&
     given.guarantee.epsilon === told.mechanism.epsilon &&
@@ -192,7 +203,6 @@ function check(given: Document, told: Told): void {
     /^[0-9a-f]{32}$/.test(given.keys.salt) &&
     (told.keys.vocabulary === undefined || told.keys.vocabulary.length === given.keys.count);
   if (!agrees) throw new Refused("The task document contradicts the task that it is for: export it again.");
-  const shape = new Shape(given.mechanism.shape);
   if (!shape.has("favoured")) return;
   const [favoured, other] = shape.weights();
   // PCKV-GRR may favour one of max_entries different outcomes so much more; for all others that is 1.

@@ -91,6 +91,15 @@ test("a document that is not of its task is refused", async () => {
     (d) => {
       d.keys.kind = "wide";
     },
+    (d) => {
+      d.max_entries = null;
+    },
+    (d) => {
+      d.max_entries = d.mechanism.shape.limit = 2 * d.max_entries;
+    },
+    (d) => {
+      d.mechanism.shape.limit = 1;
+    },
   ];
   for (const change of contradictions)
     assert.match(await refusal(await changed(change)), /contradicts the task/);
@@ -118,6 +127,10 @@ test("shapes that cannot be are refused", async () => {
   for (const value of [0, -1, 2 ** 40])
     assert.match(await refusal(await change("buckets", value)), /out of range/);
   assert.match(await refusal(await change("sided", 1)), /whether sided/);
+  const rubbish = await changed((d) => {
+    d.report = [["seed", "x"]];
+  });
+  assert.match(await refusal(rubbish), /not what they should be/);
   assert.match(await refusal(await change("other", 0)), /weights are wrong/);
 });
 
