@@ -92,7 +92,7 @@ export class FileStore implements Store {
     try {
       await synced(draft, "wx", text);
       await publish(draft, path);
-      await synced(dirname(this.path), "r");
+      if (process.platform !== "win32") await synced(dirname(this.path), "r"); // Windows syncs no folders
       return true;
     } catch (problem) {
       if (codeOf(problem) === "EEXIST") return false;
