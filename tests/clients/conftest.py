@@ -26,9 +26,7 @@ def node() -> str:
     found = shutil.which("node", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     said = subprocess.run([found, "--version"], capture_output=True, text=True).stdout if found else "v0"
     if int(said[1:].split(".")[0]) < 20 or not (JS / "node_modules").is_dir():
-        _without(
-            "the JavaScript client needs Node 20 or newer and its packages: sh scripts/js.sh test"
-        )
+        _without("the JavaScript client needs Node 20 or newer and its packages: sh scripts/js.sh test")
     assert found
     return found
 
