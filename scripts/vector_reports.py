@@ -246,6 +246,14 @@ def _signs(signs: Int64s) -> str:
     return "".join("+" if sign > 0 else "-" for sign in signs.tolist())
 
 
+def _unmixed(word: int) -> int:
+    """The word that `mix` takes to this one."""
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        word ^= word >> shift ^ word >> 2 * shift
+        word = word * pow(factor, -1, 1 << 64) % (1 << 64)
+    return word
+
+
 def keys() -> dict[str, Any]:
     """Of every kind of keys: ids, signs, and codes by cohort; buckets and signs under a few seeds, in both families."""
     rows = []
@@ -274,8 +282,10 @@ def keys() -> dict[str, Any]:
                 "mechanism": {"name": "collision", "epsilon": 1.0, "max_entries": 2},
             }
         )
-        # mix(0) is 0: where vocabularies are open, this id would have the code 0, which is none.
-        zero = derive(universe.salt_words[0], COHORT, np.array([0], dtype=np.uint64))
+        # Open vocabularies: ids whose hashes are 0, which is no code, and others that are 0 in one half.
+        own = int(derive(universe.salt_words[0], COHORT, np.array([0], dtype=np.uint64))[0])
+        rare = np.array([own ^ _unmixed(hashed) for hashed in (0, 5, 5 << 32)], dtype=np.uint64)
+        rare = rare[: 0 if universe.kind == "closed" else len(rare)]
         cohorts = sorted({0, 1 % universe.cohorts, universe.cohorts - 1})
         rows.append(
             {
@@ -289,10 +299,8 @@ def keys() -> dict[str, Any]:
                     str(cohort): [f"{int(code):x}" for code in universe.codes(sides, cohort)]
                     for cohort in cohorts
                 },
-                "zero": [f"{int(one):016x}" for one in zero] if universe.kind != "closed" else [],
-                "zero_codes": [f"{int(code):x}" for code in universe.codes(zero, 0)]
-                if universe.kind != "closed"
-                else [],
+                "rare": [f"{int(one):016x}" for one in rare],
+                "rare_codes": [f"{int(code):x}" for code in universe.codes(rare, 0)],
                 "seeds": [f"{int(seed):016x}" for seed in seeds],
                 "hashed": hashed,
             }

@@ -36,7 +36,7 @@ def _tape(digits: list[int], first: int) -> list[int]:
 def _laplace_digits() -> Iterator[list[int]]:
     """Ways through discrete Laplace noise of scale 1 that random words hardly ever take."""
     e, rest = (176214840, 479001600), (1, 302786760)
-    for n in (4, 5):
+    for n in (4, 5, 9):
         accepted, refused, end = _late(*e, n, True), _late(*e, n, False), _late(*rest, n, False)
         yield [*accepted, *accepted, *refused, *end, 0]
         yield [*accepted, *refused, *end, 200]

@@ -54,7 +54,7 @@ export async function keys(): Promise<Agreement> {
       ["ids", ids.map(padded), row.ids],
       ["other sides", ids.map((id) => padded(keys.otherSide(id))), row.other_sides],
       ["length ids", keys.lengthIds().map(padded), row.length_ids],
-      ["code 0", row.zero.map((id: string) => unpadded(keys.code(wordFrom(id), 0))), row.zero_codes],
+      ["rare codes", row.rare.map((id: string) => unpadded(keys.code(wordFrom(id), 0))), row.rare_codes],
       ["signs", sides.map((id) => sign(keys.sign(id))).join(""), row.signs],
     ];
     for (const [cohort, codes] of Object.entries(row.codes)) {
