@@ -7,13 +7,17 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test system lint types bench docs clean
+.PHONY: demo test js-test system lint types bench docs clean
 
 demo: $(DEMO_STAMP)
 	$(BIN)/hubbub demo
 
-test: lint types system
+test: lint types system js-test
 	$(BIN)/pytest -n auto --dist loadgroup -rs
+
+# The client for browsers; installs Node 20 in the environment if the system has none.
+js-test: $(STAMP)
+	sh scripts/js.sh test
 
 # A browser, Java, nginx and systemd's check of units, for the tests that need them; elsewhere than in CI these tests may be left out.
 system:
@@ -23,6 +27,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
+	sh scripts/js.sh run lint
 
 types: $(STAMP)
 	$(BIN)/mypy
@@ -54,4 +59,4 @@ $(PYTHON) -m venv $(VENV)
 endef
 
 clean:
-	rm -rf $(VENV) demo out site
+	rm -rf $(VENV) demo out site clients/js/node_modules clients/js/dist clients/js/build

@@ -20,6 +20,7 @@ from hubbub.collect.mixer import Mixer
 from hubbub.collect.names import Names, column, each
 from hubbub.collect.promises import people_in
 from hubbub.collect.serving import serving
+from hubbub.collect.settings import Settings
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.collect.staging import permutation
 from hubbub.device.ledger import Ledger
@@ -410,3 +411,12 @@ def test_the_guarantee_of_periods(tmp_path: Path) -> None:
     assert alone[0] < shuffled["so_far"]["epsilon"] <= 2.01 * alone[0] + 0.01
     assert "2026-11-16" in page
     assert "all 2 periods" in page
+
+
+def test_a_limit_per_token_and_senders_without_one_do_not_go_together(tmp_path: Path) -> None:
+    """All that show no token would count as one person, and the first would shut the others out."""
+    mixer = Mixer(tmp_path / "both.db")
+    mixing = Shuffler(mixer, [DAILY], "http://127.0.0.1:9", "t", "up", 5, per_token=3)
+    with refused("--per-token", "public_reports"):
+        create_shuffler_app(mixing, Settings(public_reports=10))
+    mixer.close()

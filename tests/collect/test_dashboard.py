@@ -11,7 +11,6 @@ import io
 import itertools
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from browsing import chromium
 from collecting import SALT, Collector, collecting, sealed_batch
 from live import ask
 
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-FLAGS = (
-    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync"
-)
 EVIL = (
     "<script>alert(1)</script>",
     "</title><img src=x onerror=alert(1)>",
@@ -151,19 +147,8 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, in CI always, elsewhere where it is installed."""
-    program = shutil.which("chromium")
-    if program is None:
-        message = (
-            "Chromium is not installed: run scripts/install_system.sh as root, or apt-get install chromium."
-        )
-        pytest.fail(message) if os.environ.get("CI") == "true" else pytest.skip(message)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=program, args=FLAGS.split())
+    with chromium() as started:
         yield started
-        started.close()
 
 
 class Reader:

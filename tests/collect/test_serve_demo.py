@@ -41,6 +41,7 @@ def test_the_demo_collects_and_leaves_nothing_behind(tmp_path: Path) -> None:
                 time.sleep(0.2)
             assert len(get("/estimates?top=5")["estimates"]) == 5
             assert ask(said["dashboard"].partition("#")[0]).status == 200
+            assert ask(said["visit"]).status == 200
         finally:
             process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

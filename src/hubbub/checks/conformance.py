@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from hubbub.simulation.rehearsal import simulate
 
 __all__ = [
     "Accuracy",
+    "TapeCoins",
     "are_neighbours",
     "check_batch",
     "check_merge",
@@ -127,17 +129,14 @@ def check_merge(mechanism: Mechanism) -> None:
     assert aggregate(task, packed[100:], aggregate(task, packed[:100])).to_bytes() == whole
 
 
-class _Words(_Sampler):
-    """Coins that read a fixed tape of words by the same rule as compiled kernels."""
+class TapeCoins(_Sampler):
+    """Coins that read a given tape of words by the same rule as compiled kernels. INSECURE: whoever has it, knows."""
 
-    def __init__(self, seed: int) -> None:
-        self._source = InsecureCoins(seed)
-        self._queue: list[int] = []
+    def __init__(self, words: Iterator[int]) -> None:
+        self._words = words
 
     def word(self) -> int:
-        if not self._queue:
-            self._queue = self._source.words(4096).tolist()[::-1]
-        return self._queue.pop()
+        return next(self._words)
 
     def below(self, bound: int) -> int:
         mask = (1 << (bound - 1).bit_length()) - 1
@@ -162,7 +161,8 @@ def check_batch(mechanism: Mechanism) -> None:
     each = mechanism.seeds_per_report
     seeds = SimulatedSeeds(4).draw(mechanism.layout.fields[0].bits, BULK * each)
     bulk = mechanism.randomize(task.keys, entries, seeds, InsecureCoins(9))
-    tape = _Words(9)
+    source = InsecureCoins(9)
+    tape = TapeCoins(word for _ in count() for word in source.words(4096).tolist())
     singles = [
         mechanism.randomize(task.keys, entries.slice(i, i + 1), seeds[each * i : each * (i + 1)], tape)  # type: ignore[arg-type]
         for i in range(200)

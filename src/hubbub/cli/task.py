@@ -1,4 +1,4 @@
-"""hubbub task new | show"""
+"""hubbub task new | show | export"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hubbub.cli._tasks import build_task, key_space, task_options
 
 @click.group(cls=Group)
 def command() -> None:
-    """Make or show a task: what is collected, and how."""
+    """Make, show or export a task: what is collected, and how."""
 
 
 @command.command(
@@ -117,3 +117,34 @@ def show(*, path: Path, verbose: bool, as_json: bool) -> None:
 
     task = Task.load(path)
     say(as_json, task_facts(task), describe_task(task, verbose=verbose))
+
+
+@command.command(example="hubbub task export task.toml -o task.json")
+@click.argument("path", type=EXISTING)
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Document to write (.json).")
+@json_option
+def export(*, path: Path, output: Path, as_json: bool) -> None:
+    """Write a task as devices in other languages read it.
+
+    It is one JSON document in which everything is worked out. The pin that is printed is its SHA-256: a page that gives
+    it to Task.fetch takes this document and no other.
+    """
+    from hubbub.primitives.envelope import refuse_ending, write_atomic
+    from hubbub.protocol.device_document import device_document, document_digest
+    from hubbub.protocol.task import Task
+
+    refuse_ending(output, "a task document", ".json")
+    task = Task.load(path)
+    document = device_document(task)
+    write_atomic(output, document)
+    facts = {
+        "file": str(output),
+        "bytes": len(document),
+        "task": task.digest.hex(),
+        "pin": document_digest(document),
+    }
+    say(
+        as_json,
+        facts,
+        f"{task.name} ({facts['task']}) written to {output}: {len(document):,} bytes\npin {facts['pin']}",
+    )

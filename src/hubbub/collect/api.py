@@ -29,6 +29,7 @@ from hubbub.collect.export import parquet_chunks
 from hubbub.collect.ingest import Uploads
 from hubbub.collect.intake import Room
 from hubbub.collect.metrics import MEDIA
+from hubbub.collect.origins import CrossOrigin
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
 from hubbub.collect.segments import Damaged
 from hubbub.collect.service import Service, Withheld
@@ -37,6 +38,7 @@ from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Role, allows
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.device_document import document_digest
 from hubbub.protocol.sealing import key_id
 from hubbub.protocol.task import Task
 
@@ -70,6 +72,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     app.state.intakes = {path: uploads for path, uploads in app.uploads.items() if path.endswith("/reports")}
     app.include_router(_reading)
     app.include_router(dashboard)
+    app.add_middleware(CrossOrigin, allowed=service.settings.report_origins)
     app.add_middleware(_Outermost)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
@@ -234,6 +237,19 @@ def list_tasks(request: Request, service: TheService) -> dict[str, Any]:
 def show_task(service: TheService, task: TheTask) -> dict[str, Any]:
     """One task, what has arrived for it, and its guarantee."""
     return service.overview(task)
+
+
+@_reading.get("/v1/tasks/{task}/device", **_file("application/json"))
+def show_device_document(request: Request, service: TheService, task: str) -> Response:
+    """The task as devices in other languages get it. It is for everybody: whoever is to report has to read it."""
+    found = service.device_document(task)
+    if found is None:
+        raise Problem(404, "no such task", "No task with this digest is collected here.")
+    tag = f'"{document_digest(found)}"'
+    headers = {"ETag": tag, "Cache-Control": "public, max-age=3600"}
+    if tag in request.headers.get("If-None-Match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found, media_type="application/json", headers=headers)
 
 
 @_reading.get("/v1/tasks/{task}/estimates", dependencies=_ANALYST)

@@ -22,8 +22,8 @@ _PART = PART_HEADER.lower().encode()
 class Parts(Uploads):
     """Takes a part at a time; each is opened and on disk before it is acknowledged, and counts with the last one."""
 
-    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Upload:
-        upload = super().admit(path, headers)
+    def admit(self, path: str, headers: Mapping[bytes, bytes], sender: str) -> Upload:
+        upload = super().admit(path, headers, sender)
         part = part_in(headers.get(_PART, b"").decode("latin-1"))
         if part is None:
             detail = f"The header {PART_HEADER} must say which part this is: its number, how many, and items in all."

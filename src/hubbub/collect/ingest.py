@@ -25,9 +25,9 @@ from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import period_now
 from hubbub.collect.store import Store, Unavailable
-from hubbub.collect.tokens import Role, Tokens, allows
+from hubbub.collect.tokens import Grant, Role, Tokens, allows
 from hubbub.collect.writing import Arrival, Collected, Examined, Written, examine
-from hubbub.primitives.envelope import unseal
+from hubbub.primitives.envelope import EMPTY, unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import REPORTS, check_header
 from hubbub.protocol.sealing import KEY_BYTES, label_width, naming_no_key, sealed_width
@@ -36,6 +36,8 @@ from hubbub.protocol.task import Task
 #: Writes batches, many in one transaction.
 Writer = Groups[Arrival, Written]
 
+#: What whoever shows no token may do, where the settings let them.
+_ANYBODY = Grant(0, "upload")
 _UNOPENED = "sealed for another key or task, or changed on the way"
 
 
@@ -134,9 +136,10 @@ class Uploads(Intake[Upload]):
     def answered(self, status: int, seconds: float) -> None:
         self._metrics.uploaded(status, seconds)
 
-    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Upload:
+    def admit(self, path: str, headers: Mapping[bytes, bytes], sender: str) -> Upload:
         token = bearer_in(headers)
-        grant = self._tokens.grant_of(token)
+        public = bool(self._strangers) and not token and self._keys is None
+        grant = _ANYBODY if public else self._tokens.grant_of(token)
         if grant is None or not allows(grant, self._role):
             raise unauthorized(grant is not None)
         collected = self._tasks.get(path.split("/")[3])
@@ -151,11 +154,13 @@ class Uploads(Intake[Upload]):
         size = length_in(headers)
         if self._writer.full:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
+        if public and size <= self._largest(collected, token):
+            self._strangers.count(sender, max(1, (size - EMPTY) // collected.width))
         return Upload(collected, batch_id, token, size)
 
     def submit(self, upload: Upload, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
-        if upload.size > self._settings.largest_body:
-            raise self._too_large()
+        if upload.size > self._largest(upload.collected, upload.token):
+            raise self._too_large(upload)
 
         def written(result: Written | Exception) -> None:
             answer: bytes | Exception
@@ -172,8 +177,8 @@ class Uploads(Intake[Upload]):
         self._writer.submit(arrival, written)
 
     async def store(self, upload: Upload, receive: Receive) -> bytes:
-        if upload.size > self._settings.largest_body:
-            return await self._earlier(upload, self._too_large(), receive)
+        if upload.size > self._largest(upload.collected, upload.token):
+            return await self._earlier(upload, self._too_large(upload), receive)
         token, room, body = upload.token, self._room, bytearray()
         try:
             async for part in room.parts(receive, token):
@@ -202,8 +207,14 @@ class Uploads(Intake[Upload]):
         except (Unavailable, TooSlow) as problem:
             return problem
 
-    def _too_large(self) -> Problem:
-        detail = f"A body has at most {self._settings.largest_body:,} bytes: send several batches."
+    def _largest(self, collected: Collected, token: str) -> int:
+        """Bytes of a body at most. Without a token, a batch has no more reports than may come in a minute."""
+        most = self._settings.largest_body
+        return most if token else min(most, EMPTY + self._strangers.most * collected.width)
+
+    def _too_large(self, upload: Upload) -> Problem:
+        most = self._largest(upload.collected, upload.token)
+        detail = f"A body has at most {most:,} bytes: send several batches."
         return Problem(413, "too large", detail, {"Connection": "close"})
 
     async def _earlier(self, upload: Upload, problem: Problem, body: bytes | Receive) -> bytes:

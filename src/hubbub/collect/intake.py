@@ -17,8 +17,10 @@ from typing import Generic, Protocol, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from hubbub.collect.origins import Origins
 from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake
 from hubbub.collect.settings import Settings
+from hubbub.collect.strangers import Strangers
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import BATCH_HEADER, batch_named
 
@@ -173,10 +175,14 @@ class Intake(ABC, Generic[Admitted]):
 
     def __init__(self, settings: Settings, room: Room) -> None:
         self._settings, self._room = settings, room
+        self._origins, self._strangers = Origins(settings.report_origins), Strangers(settings.public_reports)
 
     @abstractmethod
-    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> Admitted:
-        """Refuse what can be refused before the body is looked at (`Problem`)."""
+    def admit(self, path: str, headers: Mapping[bytes, bytes], sender: str) -> Admitted:
+        """Refuse what can be refused before the body is looked at (`Problem`).
+
+        `sender` is the address that counts for whoever shows no token.
+        """
 
     @abstractmethod
     def submit(self, upload: Admitted, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
@@ -191,7 +197,10 @@ class Intake(ABC, Generic[Admitted]):
 
     def whole(self, path: str, headers: Mapping[bytes, bytes], body: bytes, reply: Reply) -> bool:
         """Answer a request that came in one piece; False if it has to take the long way, and nothing was done."""
+        if self._strangers and not bearer_in(headers):
+            return False  # the HTTP server knows who sends it
         started, size = time.perf_counter(), len(body)
+        opened = as_lines(self._origins.headers(headers.get(b"origin")))
 
         def refuse(problem: Exception) -> None:
             found = _problem(problem, headers)
@@ -199,10 +208,10 @@ class Intake(ABC, Generic[Admitted]):
             response = found.response()
             body = bytes(response.body)
             headed = [header for header in response.raw_headers if header[0] != b"content-length"]
-            reply(found.status, as_lines([*headed, *HEADERS]), body)
+            reply(found.status, as_lines([*headed, *HEADERS]) + opened, body)
 
         try:
-            upload = self.admit(path, headers)
+            upload = self.admit(path, headers, "")
             token = upload.token
             self._room.enter(token, size)
         except Exception as problem:
@@ -215,7 +224,7 @@ class Intake(ABC, Generic[Admitted]):
                 refuse(result)
             else:
                 self.answered(200, time.perf_counter() - started)
-                reply(200, _ALWAYS_LINES, result)
+                reply(200, _ALWAYS_LINES + opened, result)
 
         try:
             self.submit(upload, body, done)
@@ -231,19 +240,21 @@ class Intake(ABC, Generic[Admitted]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The long way."""
         started, headers = time.perf_counter(), dict(scope["headers"])
+        opened = self._origins.headers(headers.get(b"origin"))
+        sender = scope["client"][0] if scope.get("client") else ""
         try:
-            answer = await self.store(self.admit(scope["path"], headers), receive)
+            answer = await self.store(self.admit(scope["path"], headers, sender), receive)
         except ClientDisconnect:
             return
         except Exception as problem:
             found = _problem(problem, headers)
             self.answered(found.status, time.perf_counter() - started)
             response = found.response()
-            response.raw_headers += HEADERS
+            response.raw_headers += [*HEADERS, *opened]
             await response(scope, receive, send)
             return
         self.answered(200, time.perf_counter() - started)
-        lines = [(b"content-length", b"%d" % len(answer)), *_ALWAYS]
+        lines = [(b"content-length", b"%d" % len(answer)), *_ALWAYS, *opened]
         await send({"type": "http.response.start", "status": 200, "headers": lines})
         await send({"type": "http.response.body", "body": answer})
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.types import Receive
 
 from hubbub.collect.groups import Groups, TooSlow
-from hubbub.collect.intake import Intake, Room, batch_in, bearer_in
+from hubbub.collect.intake import Intake, Room, batch_in, bearer_in, length_in
 from hubbub.collect.mixer import LARGEST_BODY
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
+from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, sealed_width
 from hubbub.protocol.task import Task
 
@@ -42,6 +43,10 @@ class Relay(Intake[_Sealed]):
 
     def __init__(self, shuffler: Shuffler, settings: Settings) -> None:
         super().__init__(settings, Room(settings))
+        if self._strangers and shuffler.allowance is not None:
+            raise Refused(
+                "A limit per token needs tokens: leave out --per-token, or set public_reports to 0."
+            )
         self._shuffler = shuffler
         self._secret = secrets.token_bytes(32)
         self._tokens = {self._mark(token.encode()) for token in shuffler.upload_tokens}
@@ -69,9 +74,10 @@ class Relay(Intake[_Sealed]):
         """Whether anybody writes."""
         return self._writer.alive and self._askers.alive
 
-    def admit(self, path: str, headers: Mapping[bytes, bytes]) -> _Sealed:
+    def admit(self, path: str, headers: Mapping[bytes, bytes], sender: str) -> _Sealed:
         token = bearer_in(headers)
-        if self._mark(token.encode("latin-1")) not in self._tokens:
+        public = bool(self._strangers) and not token
+        if not public and self._mark(token.encode("latin-1")) not in self._tokens:
             raise unauthorized(known=False)
         task = self._shuffler.tasks.get(path.split("/")[3])
         if task is None:
@@ -81,6 +87,11 @@ class Relay(Intake[_Sealed]):
             raise _too_large()
         if self._writer.full or self._askers.full:
             raise busy(429, "Too many requests are waiting: send this one again in a second.")
+        if public:
+            reports = length_in(headers) // sealed_width(task)
+            if reports > self._strangers.most:
+                raise _too_large(self._strangers.most * sealed_width(task))
+            self._strangers.count(sender, max(1, reports))
         return _Sealed(task, batch_in(headers), token, path.startswith("/v2/"))
 
     def submit(self, upload: _Sealed, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
@@ -152,5 +163,5 @@ class Relay(Intake[_Sealed]):
         return f"{line}}}".encode()
 
 
-def _too_large() -> Problem:
-    return Problem(413, "too large", f"A body has at most {LARGEST_BODY:,} bytes: send several.")
+def _too_large(most: int = LARGEST_BODY) -> Problem:
+    return Problem(413, "too large", f"A body has at most {most:,} bytes: send several.")

@@ -34,6 +34,7 @@ from hubbub.plan.advice import advised
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.over_time import spending
+from hubbub.protocol.device_document import device_document
 from hubbub.protocol.files import STATE
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate
@@ -95,10 +96,17 @@ class Service:
         self.promises = Promises(store)
         self._closing = False
         self.health = Health(self.workers, self._troubles)
+        self._documents: dict[str, bytes] = {}
         self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
         self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
         self._advice: dict[tuple[object, ...], tuple[str, int | None, int | None]] = {}
         self._lock = threading.Lock()
+
+    def device_document(self, digest: str) -> bytes | None:
+        """What devices in other languages are told of a task; None if there is no such task."""
+        if digest in self.by_digest and digest not in self._documents:
+            self._documents[digest] = device_document(self.by_digest[digest])
+        return self._documents.get(digest)
 
     def start(self) -> None:
         """Begin to fold, and to look for new and revoked tokens, in the background."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from hubbub.primitives.envelope import read_file
 from hubbub.primitives.errors import Refused, explain
+
+#: As a browser names the origin of a page.
+_ORIGIN = r"^https?://[a-z0-9.\-]+(:[0-9]{1,5})?$|^https?://\[[0-9a-f:]+\](:[0-9]{1,5})?$"
 
 
 class Settings(BaseModel):
@@ -46,7 +49,15 @@ class Settings(BaseModel):
         description="addresses like https://stats.example whose login form is taken, besides the one asked for",
     )
 
-    @field_validator("origins", mode="before")
+    report_origins: tuple[Annotated[str, Field(pattern=_ORIGIN)], ...] = Field(
+        (),
+        description="addresses like https://app.example whose pages may send reports and fetch tasks and keys",
+    )
+    public_reports: int = Field(
+        0, ge=0, description="reports a minute that one address may send without a token; 0: none may"
+    )
+
+    @field_validator("origins", "report_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         """In the environment they are separated by spaces."""

@@ -1,7 +1,8 @@
 """`hubbub serve --demo`: a made-up crowd whose simulated devices really report, and a dashboard to watch.
 
 The crowd is invented and repeatable; the coins that hide it are real ones, the reports travel over HTTP, and some of
-them go through a shuffler. Everything is in one process and in a temporary folder.
+them go through a shuffler. Visitors may add reports of their own, made in their browsers. Everything is in one process
+and in a temporary folder.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.collect.api import create_app
+from hubbub.collect.dashboard import visiting
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
+from hubbub.collect.settings import Settings
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.collect.store import Store
 from hubbub.device.client import privatize
@@ -37,6 +40,8 @@ from hubbub.simulation.populations import zipf_population
 _GROUP, _PAUSE, _SHUFFLED = 500, 0.25, 50
 #: People who are made up at a time.
 _CHUNK = 8000
+#: Reports that visitors at one address may add in a minute.
+_VISITORS = 60
 
 #: What the crowd looks up, the more frequent first.
 TOPICS = """
@@ -88,7 +93,9 @@ def run_demo(host: str, port: int, say: Callable[[dict[str, Any], str], None]) -
     task = demo_task()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hubbub-demo-")))
-        app = create_app(Store(f"sqlite:///{folder / 'demo.db'}"), [task])
+        settings = Settings(public_reports=_VISITORS)
+        app = create_app(Store(f"sqlite:///{folder / 'demo.db'}"), [task], settings)
+        app.include_router(visiting(task))
         address = stack.enter_context(serving(app, host, port))
         service = app.state.service
         tokens = {role: service.tokens.new(role, "demo") for role in ("upload", "analyst", "shuffler")}
@@ -107,9 +114,16 @@ def run_demo(host: str, port: int, say: Callable[[dict[str, Any], str], None]) -
         lines = [
             f"{task.name}: made-up people report to {address}, some of them through a shuffler.",
             f"Watch what can be learned: {link}",
+            f"Be one of them, from your browser: {address}/visit",
             "Ctrl-C ends it and leaves nothing behind.",
         ]
-        data = {"address": address, "shuffler": shuffler, "task": task.digest.hex(), "dashboard": link}
+        data = {
+            "address": address,
+            "shuffler": shuffler,
+            "task": task.digest.hex(),
+            "dashboard": link,
+            "visit": f"{address}/visit",
+        }
         say({**data, "tokens": tokens}, "\n".join(lines))
 
         def shuffle(reports: bytes) -> None:

@@ -46,6 +46,7 @@ from hubbub.collect.health import Health
 from hubbub.collect.known_keys import KnownKeys, Unanswered
 from hubbub.collect.metrics import MEDIA, by_task, series, single, worker_lines
 from hubbub.collect.mixer import Mixer
+from hubbub.collect.origins import CrossOrigin
 from hubbub.collect.problems import Problem, busy
 from hubbub.collect.relay import Relay
 from hubbub.collect.settings import Settings
@@ -331,6 +332,7 @@ def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) ->
         ),
     ]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={Problem: refuse})
+    app.add_middleware(CrossOrigin, allowed=limits.report_origins)
     app.state.settings = limits
     app.state.intakes = {
         f"/{version}/tasks/{digest}/sealed": relay for version in ("v1", "v2") for digest in shuffler.tasks

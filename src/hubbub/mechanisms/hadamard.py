@@ -25,7 +25,7 @@ from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record, run_kernel
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
-from hubbub.primitives.kernel import parity
+from hubbub.primitives.kernel import Kernel, parity
 from hubbub.primitives.samplers import UNIT, below, chance, favoured_weight
 from hubbub.primitives.walsh import transform_rows
 from hubbub.primitives.wire import Layout, WireField
@@ -155,11 +155,15 @@ class HadamardResponse(Mechanism):
         places = ids.astype(np.int64)
         return places % self.blocks, 1 + places // self.blocks
 
+    def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
+        """The kernel (tape, start, count, records, shape, reports), and what it needs of the parameters."""
+        return _respond, _Shape(self.blocks, self.block_size, *self.weights)
+
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
         records = _Records(entries.offsets, *self._place(keys, entries.ids))
-        shape = _Shape(self.blocks, self.block_size, *self.weights)
         reports = np.zeros((len(entries), 1), dtype=np.int64)
-        run_kernel(_respond, coins, len(entries), records, shape, reports)
+        kernel, shape = self.kernel_and_shape()
+        run_kernel(kernel, coins, len(entries), records, shape, reports)
         return np.concatenate([seeds[:, None], reports.astype(np.uint64)], axis=1)
 
     def totals_shape(self, keys: Keys) -> tuple[int, ...]:

@@ -32,6 +32,8 @@ _WORDS = {b"R": ("reports", ".reports"), b"S": ("a state", ".state"), b"A": ("a 
 _OTHERS = re.compile(r"\.(csv|tsv|txt|json|jsonl|toml|parquet|arrow|np[yz]|xlsx|png|svg|pdf|html|md|gz|zip)")
 _HEADER = struct.Struct("<4scBH16sQQQ")
 _CHECK = 16
+#: Bytes of an envelope with no task and no payload.
+EMPTY = _HEADER.size + _CHECK
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Envelope:
 
 def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | None = None) -> Envelope:
     """Read an envelope back; whatever is wrong with it is refused in one sentence."""
-    if len(data) < _HEADER.size + _CHECK or data[:4] != MAGIC:
+    if len(data) < EMPTY or data[:4] != MAGIC:
         raise Refused(f"{source} is not a hubbub file, or its beginning is missing.")
     _, found, version, mechanism, digest, count, task_length, length = _HEADER.unpack_from(data)
     if version != VERSION:

@@ -19,6 +19,7 @@ from hubbub.collect.dashboard.pages import FILES, render
 from hubbub.collect.dashboard.views import task_view
 from hubbub.collect.problems import Problem
 from hubbub.collect.tokens import COOKIE, SESSION_SECONDS, allows
+from hubbub.protocol.task import Task
 
 router = APIRouter(include_in_schema=False)
 
@@ -69,6 +70,19 @@ def task(
     shown = task_view(service, found, view)
     shown["admin"] = allows(grant)
     return HTMLResponse(render("live.html" if part else "task.html", **shown))
+
+
+def visiting(task: Task) -> APIRouter:
+    """A page for everybody, which the demo adds: a visitor reports from it, and sees the estimates, too."""
+    page = APIRouter(include_in_schema=False)
+
+    @page.get("/visit")
+    def visit(request: Request, view: Annotated[View, Depends(view_of)], part: bool = False) -> HTMLResponse:
+        shown = task_view(request.app.state.service, task, view)
+        shown["most"] = task.mechanism.max_entries
+        return HTMLResponse(render("live.html" if part else "visit.html", **shown))
+
+    return page
 
 
 @router.get("/login")

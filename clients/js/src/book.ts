@@ -1,0 +1,100 @@
+/**
+ * What a device remembers, in one text: which reports it has made (the ledger), and which wait to be sent (the outbox).
+ *
+ * Both are in one place so that a report is spent and queued in one step: a tab that is closed at any moment has done
+ * both or neither.
+ */
+
+import { fromHex } from "./bytes.js";
+import { Refused } from "./errors.js";
+import { sealedBytes } from "./sealing.js";
+import type { Store } from "./store.js";
+import type { Task } from "./task.js";
+
+/** One report that was made: hexadecimal digits, and one that was made for a shuffler sealed only. */
+export type Made = string | { sealed: string };
+
+/** Reports that are sent together, one after another in hexadecimal digits; "id" is theirs alone and stays. */
+export interface Batch {
+  id: string;
+  reports: string;
+}
+
+export interface Book {
+  /** By the task's digest, then by period. */
+  ledger: Record<string, Record<string, Made[]>>;
+  /** By the place that they wait in: the task's digest, with "-keyed" for a shuffler. */
+  outbox: Record<string, Batch[]>;
+  /** The same of batches that the collector will never take. */
+  refused: Record<string, Batch[]>;
+}
+
+/** Where reports of a task wait. */
+export function placeOf(task: Task, sealed: boolean): string {
+  return sealed ? `${task.digest}-keyed` : task.digest;
+}
+
+/** The list with this name, made if it is not there. */
+export function listIn<T>(lists: Record<string, T[]>, name: string): T[] {
+  lists[name] ??= [];
+  return lists[name];
+}
+
+/** The book as it is now. */
+export async function readBook(store: Store, task: Task): Promise<Book> {
+  return parsed(await store.read(), store, task);
+}
+
+/** Change the book, alone, and keep it if the function says so by an answer other than undefined. */
+export async function changeBook<T>(
+  store: Store,
+  task: Task,
+  change: (book: Book) => T | undefined,
+): Promise<T | undefined> {
+  return store.change((text) => {
+    const book = parsed(text, store, task);
+    const result = change(book);
+    return { keep: result === undefined ? undefined : JSON.stringify(book), result };
+  });
+}
+
+/** The book in a text; what it holds for this task must be whole reports of this task. */
+function parsed(text: unknown, store: Store, task: Task): Book {
+  if (text === undefined) return { ledger: {}, outbox: {}, refused: {} };
+  try {
+    const book = JSON.parse(text as string) as Book;
+    for (const part of [book.ledger, book.outbox, book.refused]) check(isPlain(part));
+    const periods = book.ledger[task.digest] ?? {};
+    check(isPlain(periods));
+    for (const made of Object.values(periods)) {
+      check(Array.isArray(made));
+      for (const each of made) {
+        const sealed = typeof each !== "string";
+        check(bytesIn(sealed ? each.sealed : each) === (sealed ? sealedBytes(task) : task.reportBytes));
+      }
+    }
+    for (const sealed of [false, true]) {
+      const width = sealed ? sealedBytes(task) : task.reportBytes;
+      for (const batches of [book.outbox, book.refused]) {
+        for (const { id, reports } of batches[placeOf(task, sealed)] ?? []) {
+          check(/^[A-Za-z0-9_-]{1,64}$/.test(id) && bytesIn(reports) > 0 && bytesIn(reports) % width === 0);
+        }
+      }
+    }
+    return book;
+  } catch {
+    throw new Refused(`${store.where} is not a ledger; nothing is reported while it cannot be read.`);
+  }
+}
+
+function check(holds: boolean): void {
+  if (!holds) throw new TypeError();
+}
+
+function isPlain(part: unknown): boolean {
+  return typeof part === "object" && part !== null && !Array.isArray(part);
+}
+
+function bytesIn(hex: string): number {
+  return fromHex(hex)?.length ?? Number.NaN;
+}

@@ -1,0 +1,34 @@
+/** From a record to report bytes. Beside it in Python: hubbub/device/client.py. */
+import { type Coins, SecretCoins, type Seeds, systemSeeds } from "./coins.js";
+import { type DeviceRecord, emptySummary, encodeRecord, type Summary, sampleDown } from "./record.js";
+import type { Task } from "./task.js";
+
+export type { DeviceRecord };
+
+/** Makes private reports for one task. It draws its coins from the operating system and accepts no others. */
+export class Client {
+  /** What happened to the records so far: what was left out, clipped, sampled down. It stays on the device. */
+  readonly summary: Summary = emptySummary();
+
+  constructor(readonly task: Task) {}
+
+  /** One private report of a record: a map key -> value, or a collection of keys. */
+  report(record: DeviceRecord): Uint8Array<ArrayBuffer> {
+    return privatize(this.task, record, new SecretCoins(), systemSeeds, this.summary);
+  }
+}
+
+/** The same with any coins, for tests: whoever knows the coins of a report can undo its noise. */
+export function privatize(
+  task: Task,
+  record: DeviceRecord,
+  coins: Coins,
+  seeds: Seeds,
+  summary: Summary,
+): Uint8Array<ArrayBuffer> {
+  const encoded = encodeRecord(task.keys, task.scale, record, summary);
+  const marks = task.keys.countLengths ? task.keys.lengthIds() : undefined;
+  const entries =
+    task.maxEntries === undefined ? encoded : sampleDown(encoded, task.maxEntries, coins, marks, summary);
+  return task.randomize(entries, coins, seeds);
+}

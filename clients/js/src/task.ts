@@ -1,0 +1,241 @@
+/** The task: what is collected, and how. In Python: hubbub/protocol/task.py and device_document.py. */
+import type { Coins, Seeds } from "./coins.js";
+import { Refused } from "./errors.js";
+import { type Family, hashEntries } from "./hashing.js";
+import { Keys, type Kind } from "./keys.js";
+import { coco } from "./mechanisms/coco.js";
+import { collision } from "./mechanisms/collision.js";
+import { hadamard, pckvGrr, privkv } from "./mechanisms/listed.js";
+import { sampled } from "./mechanisms/sampled.js";
+import { type HashedKernel, type ListedKernel, Shape } from "./mechanisms/shape.js";
+import { sketchResponse } from "./mechanisms/sketch_response.js";
+import { sparseSum } from "./mechanisms/sparse_sum.js";
+import { type Entries, Scale } from "./record.js";
+import { Layout } from "./wire.js";
+
+const FORMAT = "hubbub device task 1";
+const HASHED: { [name: string]: (shape: Shape, buckets: number) => HashedKernel } = {
+  coco,
+  collision,
+  local_hashing: collision,
+  sampled,
+  sketch_response: sketchResponse,
+  sparse_sum: sparseSum,
+};
+const LISTED: { [name: string]: (shape: Shape, inTwoSteps: boolean) => ListedKernel } = {
+  hadamard,
+  pckv_grr: pckvGrr,
+  privkv,
+};
+
+export type Period = "once" | "day" | "week" | "month";
+
+/** Makes the bytes of a report: of entries that are tidied and sampled down, by these coins and public seeds. */
+export type Randomize = (entries: Entries, coins: Coins, seeds: Seeds) => Uint8Array<ArrayBuffer>;
+
+/** One immutable description shared by device, server and analyst. */
+export class Task {
+  readonly name: string;
+  /** Sixteen bytes that stand for this task, as 32 hexadecimal digits. */
+  readonly digest: string;
+  readonly period: Period;
+  readonly reportsPerPeriod: number;
+  /** Bytes of one report. */
+  readonly reportBytes: number;
+  readonly mechanism: string;
+  /** The mechanism's number in the envelope of a batch. */
+  readonly code: number;
+  readonly epsilon: number;
+  readonly delta: number;
+  /** What is protected: a whole record, one entry, or an l1 distance. */
+  readonly unit: string;
+  /** The guarantee in sentences. */
+  readonly guarantee: string;
+  readonly keys: Keys;
+  readonly scale: Scale;
+  /** Entries of a record that count; none where records are taken whole. */
+  readonly maxEntries: number | undefined;
+  /** @internal */
+  readonly randomize: Randomize;
+
+  private constructor(given: Document, told: Told) {
+    this.name = given.name;
+    this.digest = given.digest;
+    this.period = given.period;
+    this.reportsPerPeriod = given.reports_per_period;
+    this.mechanism = given.mechanism.name;
+    this.code = given.mechanism.code;
+    this.epsilon = given.guarantee.epsilon;
+    this.delta = given.guarantee.delta;
+    this.unit = given.guarantee.unit;
+    this.guarantee = given.guarantee.words;
+    const { kind, count, bits, cohorts, count_lengths, salt } = given.keys;
+    this.keys = new Keys(kind, count, bits, cohorts, count_lengths, salt, told.keys.vocabulary);
+    const { low, high, center, half } = given.values;
+    this.scale = new Scale(given.values.kind, low, high, center, half);
+    this.maxEntries = given.max_entries ?? undefined;
+    const layout = new Layout(given.report.map(([, limit]) => BigInt(limit)));
+    this.reportBytes = layout.width;
+    this.randomize = randomizer(given, this.keys, layout);
+  }
+
+  /**
+   * Fetch the document of a task, from a collector (`/v1/tasks/DIGEST/device`) or wherever it is kept.
+   *
+   * `pin`, the SHA-256 of the document in hexadecimal digits, refuses every other document: then the page decides
+   * what is asked, and nobody else. Everything else of `init` goes to `fetch`.
+   */
+  static async fetch(url: string | URL, init: RequestInit & { pin?: string } = {}): Promise<Task> {
+    const { pin, ...rest } = init;
+    let bytes: Uint8Array<ArrayBuffer>;
+    try {
+      const answer = await fetch(url, { credentials: "omit", ...rest });
+      if (!answer.ok) throw new Refused(`answer ${answer.status}`);
+      bytes = new Uint8Array(await answer.arrayBuffer());
+    } catch (problem) {
+      throw new Refused(
+        `The task cannot be fetched from ${url} (${(problem as Error).message}): try again later.`,
+      );
+    }
+    return Task.parse(bytes, pin);
+  }
+
+  /** A task from the bytes of its document (`hubbub task export`). */
+  static async parse(bytes: Uint8Array<ArrayBuffer>, pin?: string): Promise<Task> {
+    if (pin !== undefined && (await sha256(bytes)) !== pin.toLowerCase()) {
+      throw new Refused(
+        "This is not the pinned task document: it was changed, or the pin is of another one.",
+      );
+    }
+    const given = readDocument(bytes);
+    const known = await sha256(new TextEncoder().encode(given.task));
+    if (known.slice(0, 32) !== given.digest) {
+      throw new Refused("The task document is damaged: its digest is of another task.");
+    }
+    try {
+      const told = JSON.parse(given.task) as Told;
+      check(given, told);
+      return new Task(given, told);
+    } catch (problem) {
+      if (problem instanceof Refused) throw problem;
+      throw new Refused("The task document is damaged: parts of it are not what they should be.");
+    }
+  }
+}
+
+/** The document as docs/protocol.md describes it. */
+interface Document {
+  format: string;
+  digest: string;
+  name: string;
+  period: Period;
+  reports_per_period: number;
+  messages: number;
+  guarantee: { epsilon: number; delta: number; unit: string; words: string };
+  keys: { kind: Kind; count: number; bits: number; cohorts: number; count_lengths: boolean; salt: string };
+  values: { kind: "set" | "signed"; low: number; high: number; center: number; half: number };
+  max_entries: number | null;
+  mechanism: {
+    name: string;
+    code: number;
+    family: Family | null;
+    buckets: number;
+    seeds: number;
+    sided: boolean;
+    in_two_steps: boolean;
+    shape: unknown;
+  };
+  report: [string, number | string][];
+  task: string;
+}
+
+/** What is read of the task's canonical form, to which the digest belongs. */
+interface Told {
+  name: string;
+  keys: { kind: string; salt: string; vocabulary?: string[] };
+  mechanism: { name: string; epsilon: number; max_entries?: number };
+}
+
+function readDocument(bytes: Uint8Array): Document {
+  let given: Document;
+  try {
+    given = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+  } catch {
+    throw new Refused("This is no task document: it is not JSON.");
+  }
+  if (given?.format !== FORMAT) {
+    throw new Refused(
+      `This is no task document of the form "${FORMAT}"; export the task with hubbub task export.`,
+    );
+  }
+  const shaped =
+    typeof given.task === "string" &&
+    typeof given.digest === "string" &&
+    Array.isArray(given.report) &&
+    [given.guarantee, given.keys, given.values, given.mechanism].every((part) => Object(part) === part);
+  if (!shaped) throw new Refused("The task document is damaged: parts of it are missing.");
+  return given;
+}
+
+/** What the document says must be what the task says, and must not favour more than its epsilon allows. */
+function check(given: Document, told: Told): void {
+  const name = String(given.mechanism.name);
+  if (!Object.hasOwn(HASHED, name) && !Object.hasOwn(LISTED, name)) {
+    throw new Refused(
+      `Mechanism ${name} is not known to this client: update it, or choose another mechanism.`,
+    );
+  }
+  if (given.messages) {
+    throw new Refused("This task asks for several messages per report, which this client does not send.");
+  }
+  const shape = new Shape(given.mechanism.shape);
+  // Records are sampled down to what the randomizer is for; these two take them whole.
+  const whole = name === "privkv" || (name === "sparse_sum" && !shape.has("reach") && shape.big("clip") < 0n);
+  const limit = whole ? null : (told.mechanism.max_entries ?? 1);
+  const agrees =
+    given.max_entries === limit &&
+    (whole || !shape.has("limit") || shape.count("limit") === limit) &&
+    given.name === told.name &&
+    name === told.mechanism.name &&
+    given.guarantee.epsilon === told.mechanism.epsilon &&
+    given.keys.kind === told.keys.kind &&
+    given.keys.salt === told.keys.salt &&
+    /^[0-9a-f]{32}$/.test(given.keys.salt) &&
+    (told.keys.vocabulary === undefined || told.keys.vocabulary.length === given.keys.count);
+  if (!agrees) throw new Refused("The task document contradicts the task that it is for: export it again.");
+  if (!shape.has("favoured")) return;
+  const [favoured, other] = shape.weights();
+  // PCKV-GRR may favour one of max_entries different outcomes so much more; for all others that is 1.
+  const among = name === "pckv_grr" ? shape.count("limit") : 1;
+  if (Number(favoured) / Number(other) > (among * Math.expm1(told.mechanism.epsilon) + 1) * (1 + 1e-12)) {
+    throw new Refused("The task document favours outcomes more than its epsilon allows: do not use it.");
+  }
+}
+
+function randomizer(given: Document, keys: Keys, layout: Layout): Randomize {
+  const { name, family, buckets, seeds, sided, in_two_steps } = given.mechanism;
+  const shape = new Shape(given.mechanism.shape);
+  if (Object.hasOwn(HASHED, name) && family) {
+    const respond = HASHED[name](shape, buckets);
+    return ({ ids, values }, coins, source) => {
+      const drawn = source.draw(layout.bits[0], seeds);
+      const hashed = hashEntries(family, keys, drawn, ids, sided, buckets);
+      const { row, numbers } = respond(coins, { values, ...hashed });
+      return layout.pack(drawn[row], numbers);
+    };
+  }
+  const respond = LISTED[name](shape, in_two_steps);
+  return ({ ids, values }, coins, source) => {
+    const [seed] = source.draw(layout.bits[0], 1);
+    const places = ids.map((id) => id[1]);
+    return layout.pack(seed, respond(coins, places, values));
+  };
+}
+
+async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<string> {
+  if (typeof crypto === "undefined" || !crypto.subtle) {
+    throw new Refused("A task can be checked only where there is crypto.subtle: serve the page over https.");
+  }
+  const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

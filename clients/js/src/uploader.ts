@@ -1,0 +1,347 @@
+/**
+ * Reports from a device to a collector, whatever the network does and whenever the page goes.
+ *
+ *     const uploader = new Uploader("https://collector.example", task);
+ *     await uploader.report(["search", "export"]);
+ *
+ * What an uploader has taken is in the device's store before its promise resolves, and leaves it when the collector has
+ * acknowledged it. A batch keeps its id and its bytes however often it is sent, from whichever tab, and the collector
+ * counts it once. Only the collector's own word ends a batch (`delivery.ts`).
+ */
+
+import { blake2b } from "./blake2b.js";
+import { type Batch, type Book, changeBook, listIn, placeOf, readBook } from "./book.js";
+import { fromHex, joined, toHex, utf8 } from "./bytes.js";
+import type { DeviceRecord } from "./client.js";
+import { post } from "./delivery.js";
+import { Refused } from "./errors.js";
+import { Ledger } from "./ledger.js";
+import { sealedBytes } from "./sealing.js";
+import { browserStore, type Store } from "./store.js";
+import type { Task } from "./task.js";
+
+/** Seconds until the next attempt: first, and at most. */
+const FIRST_PAUSE = 0.5;
+const LONGEST_PAUSE = 300;
+/** A clock that shows an earlier time than this, the beginning of 2024, was never set. */
+const PLAUSIBLE = 1_704_067_200_000;
+
+export interface UploaderOptions {
+  /** Shown to the collector; a page that everybody can read has none (see "public_reports" in the docs). */
+  token?: string;
+  /** Where ledger and outbox are kept; by default, in this browser. */
+  store?: Store;
+  /** The collector's public key: reports are sealed for it, and the address is a shuffler's. */
+  sealedFor?: Uint8Array;
+  /** Reports in one batch at most. */
+  batch?: number;
+  /** Seconds that an answer is waited for. */
+  timeout?: number;
+}
+
+/** Sends reports of one task, in the background, for as long as it is open. */
+export class Uploader {
+  readonly ledger: Ledger;
+  /** Why the last attempt failed, "" if it did not. */
+  trouble = "";
+  readonly #url: string;
+  readonly #place: string;
+  readonly #width: number;
+  readonly #options: UploaderOptions;
+  #batch: number;
+  #closed = false;
+  #running: Promise<void> | undefined;
+  #more = false;
+  #setAside = 0;
+  /** Batches as this tab last saw them, for the moment when the page goes and the store cannot be asked any more. */
+  #known: Batch[] = [];
+  readonly #underWay = new Set<string>();
+  readonly #failures = new Map<string, number>();
+  #rouse: (() => void) | undefined;
+  /** One round of sending at a time. */
+  #turn: Promise<unknown> = Promise.resolve();
+
+  constructor(
+    url: string,
+    readonly task: Task,
+    options: UploaderOptions = {},
+  ) {
+    const sealed = options.sealedFor !== undefined;
+    this.#options = options;
+    this.#batch = options.batch ?? 500;
+    if (!(this.#batch >= 1)) throw new Refused(`A batch has at least 1 report, not ${this.#batch}.`);
+    this.ledger = new Ledger(options.store ?? browserStore());
+    this.#place = placeOf(task, sealed);
+    this.#width = sealed ? sealedBytes(task) : task.reportBytes;
+    this.#url =
+      address(url) + (sealed ? `/v2/tasks/${task.digest}/sealed` : `/v1/tasks/${task.digest}/reports`);
+    if (typeof addEventListener === "function") {
+      addEventListener("pagehide", this.#leave);
+      addEventListener("online", this.#online);
+    }
+    this.#wake();
+  }
+
+  /**
+   * Report a record, once per task and period as the task allows; whether there was budget left for it.
+   *
+   * The report is spent and queued in one step, so asking again, in whatever tab, sends nothing twice.
+   */
+  async report(record: DeviceRecord, day = new Date()): Promise<boolean> {
+    let batches: Batch[] | undefined;
+    const queue = (book: Book, payload: Uint8Array): void => {
+      batches = this.#queue(book, payload);
+    };
+    const made = await this.ledger.spend(this.task, record, this.#options.sealedFor, day, queue);
+    this.#wake(batches);
+    return made !== undefined;
+  }
+
+  /** Take reports that were made elsewhere, one after another; they are in the store when this resolves. */
+  async add(reports: Uint8Array): Promise<void> {
+    if (this.#options.sealedFor) {
+      throw new Refused(
+        "Reports for a shuffler are sealed once, by the ledger that makes them: call report(record).",
+      );
+    }
+    if (!reports.length || reports.length % this.#width) {
+      throw new Refused(
+        `A report of this task has ${this.#width} bytes; ${reports.length} bytes are no reports.`,
+      );
+    }
+    this.#wake(await this.#change((book) => this.#queue(book, reports)));
+  }
+
+  /** Send everything now; whether all that waited was acknowledged in time, and none refused since the last call. */
+  async flush(seconds = 60): Promise<boolean> {
+    const deadline = Date.now() + 1000 * seconds;
+    for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+      const wish = await this.#sendAll();
+      if (wish === undefined) {
+        const aside = this.#setAside;
+        this.#setAside = 0;
+        return !aside;
+      }
+      pause = Math.max(wish, pause);
+      if (Date.now() + 1000 * pause > deadline) return false;
+      await new Promise((resolve) => setTimeout(resolve, 1000 * pause));
+    }
+  }
+
+  /** Stop sending. What was not acknowledged stays in the store, for the next uploader of this task. */
+  close(): void {
+    this.#closed = true;
+    this.#rouse?.();
+    if (typeof removeEventListener === "function") {
+      removeEventListener("pagehide", this.#leave);
+      removeEventListener("online", this.#online);
+    }
+  }
+
+  /** Reports that are not acknowledged yet. */
+  async waiting(): Promise<number> {
+    return (await this.#batches()).reduce((count, { reports }) => count + this.#count(reports), 0);
+  }
+
+  /** Batches that the collector will never take: it said so, and they are not sent again. */
+  async refused(): Promise<Batch[]> {
+    return (await readBook(this.ledger.store, this.task)).refused[this.#place] ?? [];
+  }
+
+  // What is kept
+
+  async #batches(): Promise<Batch[]> {
+    this.#known = (await readBook(this.ledger.store, this.task)).outbox[this.#place] ?? [];
+    return this.#known;
+  }
+
+  #change<T>(change: (book: Book) => T | undefined): Promise<T | undefined> {
+    return changeBook(this.ledger.store, this.task, change);
+  }
+
+  /** Add reports to a book, in batches; all that wait in it. */
+  #queue(book: Book, reports: Uint8Array): Batch[] {
+    const batches = listIn(book.outbox, this.#place);
+    for (let start = 0; start < reports.length; start += this.#batch * this.#width) {
+      batches.push({
+        id: newId(),
+        reports: toHex(reports.subarray(start, start + this.#batch * this.#width)),
+      });
+    }
+    return batches;
+  }
+
+  /** Take a batch out of the outbox, if no other tab has done so, and do something in the same step. */
+  #finish(id: string, also: (book: Book, batch: Batch) => void = () => {}): Promise<unknown> {
+    return this.#change((book) => {
+      const batches = book.outbox[this.#place] ?? [];
+      const place = batches.findIndex((batch) => batch.id === id);
+      if (place < 0) return undefined;
+      const [batch] = batches.splice(place, 1);
+      also(book, batch!);
+      return true;
+    });
+  }
+
+  // What is sent
+
+  /** Send what waits, once it is in the store: never before, or a page that goes could say what no ledger knows of. */
+  #wake(batches = this.#known): void {
+    this.#known = batches;
+    this.#more = true;
+    this.#running ??= this.#run().finally(() => {
+      this.#running = undefined;
+    });
+  }
+
+  async #run(): Promise<void> {
+    let pause = 0;
+    while (this.#more && !this.#closed) {
+      this.#more = false;
+      let wish: number | undefined;
+      try {
+        wish = await this.#sendAll();
+      } catch (problem) {
+        this.trouble = String(problem); // the store's; whatever it is, it may pass
+        wish = 0;
+      }
+      if (wish === undefined) {
+        pause = 0;
+        continue;
+      }
+      const longer = Math.min(Math.max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE);
+      pause = Math.max(wish, longer * (0.5 + Math.random() / 2)); // not all devices at the same moment
+      await this.#rest(pause, wish === 0);
+      this.#more = true;
+    }
+  }
+
+  /** New reports do not end a rest; the network's return does, unless the collector asked for it. */
+  #rest(seconds: number, mayEnd: boolean): Promise<void> {
+    return new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, 1000 * seconds);
+      this.#rouse = () => {
+        if (!mayEnd && !this.#closed) return;
+        clearTimeout(timer);
+        resolve();
+      };
+    }).then(() => {
+      this.#rouse = undefined;
+    });
+  }
+
+  /**
+   * Send all batches; undefined if none is left, otherwise the seconds that the collector wants us to wait.
+   *
+   * A round ends with the first that is not taken, and those that failed before come last.
+   */
+  #sendAll(): Promise<number | undefined> {
+    const turn = this.#turn.then(() => this.#round());
+    this.#turn = turn.catch(() => {});
+    return turn;
+  }
+
+  async #round(): Promise<number | undefined> {
+    for (;;) {
+      const failed = (batch: Batch): number => this.#failures.get(batch.id) ?? 0;
+      const batches = [...(await this.#batches())].sort((one, other) => failed(one) - failed(other));
+      if (!batches.length) break;
+      for (const batch of batches) {
+        const wish = await this.#send(batch);
+        if (wish !== undefined) {
+          this.#failures.set(batch.id, failed(batch) + 1);
+          return wish;
+        }
+        this.#failures.delete(batch.id);
+      }
+    }
+    this.trouble = "";
+    return undefined;
+  }
+
+  /** Send one batch; undefined if it is done with. */
+  async #send(batch: Batch): Promise<number | undefined> {
+    const { id, reports } = batch;
+    this.#underWay.add(id);
+    try {
+      const answer = await this.#post(batch);
+      if (answer.verdict === "taken") {
+        await this.#finish(id);
+        return undefined;
+      }
+      this.trouble = `the collector answered ${answer.words}`;
+      const count = this.#count(reports);
+      if (answer.verdict === "later") return answer.wait;
+      if (answer.verdict === "too large" && count > 1) {
+        this.#batch = Math.min(this.#batch, count >> 1);
+        await this.#finish(id, (book, { reports }) => this.#queue(book, fromHex(reports)!));
+        return undefined;
+      }
+      await this.#finish(id, (book, refused) => listIn(book.refused, this.#place).push(refused));
+      this.#setAside++;
+      return undefined;
+    } catch (problem) {
+      if (problem instanceof Refused) throw problem;
+      this.trouble = `the collector cannot be reached (${(problem as Error).message})`;
+      return 0;
+    } finally {
+      this.#underWay.delete(id);
+    }
+  }
+
+  async #post({ id, reports }: Batch): ReturnType<typeof post> {
+    const bytes = fromHex(reports)!;
+    const body = this.#options.sealedFor ? joined(bytes) : envelope(this.task, bytes);
+    const patience = AbortSignal.timeout(1000 * (this.#options.timeout ?? 30));
+    return post(this.#url, body, id, this.#options.token, patience);
+  }
+
+  #count(reports: string): number {
+    return reports.length / 2 / this.#width;
+  }
+
+  /** The page goes: send what is left without waiting for answers. The next page hears them, by sending again. */
+  readonly #leave = (): void => {
+    if (this.#rouse) return; // the collector is away, or wants us to wait
+    for (const batch of this.#known) {
+      if (!this.#underWay.has(batch.id)) this.#post(batch).catch(() => {});
+    }
+  };
+
+  readonly #online = (): void => this.#rouse?.();
+}
+
+/** The body of an upload: reports in the envelope that `hubbub.primitives.envelope` describes. */
+export function envelope(task: Task, reports: Uint8Array): Uint8Array<ArrayBuffer> {
+  const header = new DataView(new ArrayBuffer(48));
+  const bytes = new Uint8Array(header.buffer);
+  bytes.set(utf8("hubbR"));
+  header.setUint8(5, 1);
+  header.setUint16(6, task.code, true);
+  bytes.set(fromHex(task.digest)!, 8);
+  header.setBigUint64(24, BigInt(reports.length / task.reportBytes), true);
+  header.setBigUint64(40, BigInt(reports.length), true);
+  const body = joined(bytes, reports);
+  return joined(body, blake2b(body, 16));
+}
+
+/** An id for a batch: the day, so that a collector may forget ids later, and a fresh random number. */
+function newId(): string {
+  const now = new Date();
+  const day = now.getTime() > PLAUSIBLE ? `${now.toISOString().slice(0, 10).replaceAll("-", "")}-` : "";
+  return day + toHex(crypto.getRandomValues(new Uint8Array(16)));
+}
+
+/** The beginning of all addresses of a service. */
+function address(url: string): string {
+  let parsed: URL | undefined;
+  try {
+    parsed = new URL(url, globalThis.location?.href);
+  } catch {
+    // said below
+  }
+  if (!parsed || !/^https?:$/.test(parsed.protocol)) {
+    throw new Refused(`"${url}" is not the address of a service; one looks like https://collector.example.`);
+  }
+  return parsed.origin + parsed.pathname.replace(/\/+$/, "");
+}

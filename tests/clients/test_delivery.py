@@ -1,0 +1,102 @@
+"""Between a report and its arrival: what JavaScript does is what Python does, or what Python can undo."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hubbub.collect.keypair import KeyPair
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.sealing import sealed_width
+
+ROOT = Path(__file__).parents[2]
+JS = ROOT / "clients" / "js"
+STATIC = ROOT / "src" / "hubbub" / "collect" / "dashboard" / "static"
+
+SEAL = """
+import { FileStore, Ledger, Task } from "PACKAGE/node.js";
+const [path, key, ...documents] = process.argv.slice(2);
+for (const document of documents) {
+  const task = await Task.parse(new TextEncoder().encode(document));
+  const ledger = new Ledger(new FileStore(path));
+  const record = ["search", "print"];
+  for (let i = 0; i < 2; i++) {
+    const item = await ledger.sealed(task, record, Buffer.from(key, "hex"), new Date(2026, 10, 18));
+    console.log(Buffer.from(item).toString("hex"));
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    path = ROOT / "scripts" / "make_delivery_vectors.py"
+    spec = importlib.util.spec_from_file_location("make_delivery_vectors", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def package(node: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, built afresh."""
+    folder = tmp_path_factory.mktemp("package") / "dist"
+    subprocess.run([node, "build.mjs", str(folder)], cwd=JS, check=True)
+    return folder
+
+
+def test_vectors_are_what_python_does(maker: ModuleType) -> None:
+    assert maker.text() == maker.FILE.read_text()
+    verdicts = [row[-1] for row in json.loads(maker.FILE.read_text())["answers"]]
+    assert set(verdicts) == {"taken", "too large", "refused", "later"}
+
+
+def test_what_javascript_seals_python_opens(
+    maker: ModuleType, node: str, package: Path, tmp_path: Path
+) -> None:
+    """For its own task, period and key, and no other; asked again, the ledger gives the same item."""
+    pair, tasks = KeyPair(bytes(range(32))), list(maker.tasks().values())
+    documents = maker.vectors()["tasks"].values()
+    program = tmp_path / "seal.mjs"
+    program.write_text(SEAL.replace("PACKAGE", package.as_posix()))
+    said = subprocess.run(
+        [node, program, tmp_path / "ledger.json", pair.public.hex(), *documents],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    items = [bytes.fromhex(line) for line in said.stdout.splitlines()]
+    for number, task in enumerate(tasks):
+        first, again = items[2 * number : 2 * number + 2]
+        assert len(first) == sealed_width(task)
+        assert (first == again) == (task.reports_per_period == 1)
+        packed, unopened = pair.open_each(task, first + again)
+        assert (len(packed), len(unopened)) == (2, 0)
+        task.mechanism.layout.unpack(packed)
+        for other in tasks:
+            if other is not task and sealed_width(other) == len(first):
+                assert len(pair.open_each(other, first)[1]) == 1
+        assert len(KeyPair(bytes(32)).open_each(task, first)[1]) == 1
+        for place in range(0, len(first), 7):
+            changed = first[:place] + bytes([first[place] ^ 1]) + first[place + 1 :]
+            assert _opens_nothing(pair, task, changed)
+
+
+def _opens_nothing(pair: KeyPair, task: object, item: bytes) -> bool:
+    try:
+        return len(pair.open_each(task, item)[0]) == 0  # type: ignore[arg-type]
+    except Refused:
+        return True
+
+
+def test_the_service_s_own_copy_is_a_fresh_build(package: Path) -> None:
+    """After a change in clients/js: npm run vendor."""
+    fresh, kept = package / "hubbub.min.js", STATIC / "vendor" / "hubbub.min.js"
+    assert fresh.read_bytes() == kept.read_bytes()
