@@ -216,16 +216,20 @@ def test_a_crowd_of_twenty_thousand_devices(tmp_path: Path, monkeypatch: pytest.
         mixer = Mixer(tmp_path / "shuffler.db")
         mixing = Shuffler(mixer, [task], service.address, token, "up", people)
         items = [seal(reports[at : at + width], public, task) for at in range(0, len(reports), width)]
+
+        def on_disk() -> bool:
+            left = b"".join(contents(tmp_path).values())
+            return any(item[:32] in left for item in items[::500])
+
         with serving(create_shuffler_app(mixing)) as url:
             path = f"{url}/v2/tasks/{task.digest.hex()}/sealed"
             for start in range(0, people, 2000):
                 answer = ask(path, b"".join(items[start : start + 2000]), bearer("up"))
                 assert answer.json["accepted"] == 2000
             eventually(lambda: not mixer.waiting(task) and not mixer.outgoing(), 120)
-            left = b"".join(contents(tmp_path).values())
+            eventually(lambda: not on_disk(), 60)  # a moment later, in the log as well
         about = service.get(service.path).json
         state = service.service.folder.fold(task).state
-    assert not any(item[:32] in left for item in items[::500])
     assert state.to_bytes() == aggregate(task, reports).to_bytes()
     shuffled = about["guarantee"]["shuffled"]
     assert (shuffled["crowd"], shuffled["people"], shuffled["reports"]) == (people, people, people)
