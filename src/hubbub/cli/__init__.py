@@ -22,7 +22,15 @@ from hubbub.primitives.errors import Refused
 #: Commands by what they are for, in the order in which one meets them.
 _SECTIONS = {
     "Learn what it does": ("demo", "run", "mechanisms", "reproduce"),
-    "Collect in the local model": ("task", "privatize", "aggregate", "merge", "estimate", "inspect"),
+    "Collect in the local model": (
+        "task",
+        "privatize",
+        "aggregate",
+        "merge",
+        "estimate",
+        "discover",
+        "inspect",
+    ),
     "Plan and check": ("plan", "simulate", "audit", "amplify", "rounds"),
     "Publish in the central model": ("release", "query"),
     "Run a service": ("serve", "token", "key", "store", "shuffler"),

@@ -238,6 +238,7 @@ class Hashed(Mechanism):
             state.reports = np.concatenate([state.reports, self.layout.pack(reports)])
             state.squares += sum(self._squares(v) for v in self._votes_of(reports))
         else:
+            before = state.totals[0, :, 0].copy()
             # Where codes are summed up, a report is its rows and the few codes it names.
             size = max(self.report_steps(keys), 64) if state.per_code else self.buckets
             step = max(1, _CHUNK // size)
@@ -250,6 +251,8 @@ class Hashed(Mechanism):
                 for seeds, votes in lots:
                     add = self._add_codes if state.per_code else self._scatter
                     add(state.totals, keys, seeds, votes)
+            if state.per_code and keys.tree is not None:
+                self._count_maps(state, keys, reports[:, 0], before)
         state.count += len(reports)
 
     def _cast(self, state: State, reports: UInt64s) -> Lot:
@@ -322,13 +325,34 @@ class Hashed(Mechanism):
             return result
         signs = keys.signs(ids)
         signed = [votes.signed for votes in self._no_votes]
-        for cohort in range(keys.cohorts):
+        for cohort in keys.asked:
             codes = keys.codes(ids, cohort).astype(np.int64)
             for channel in range(self.channels):
-                totals = state.totals[channel, cohort]
-                sums = totals[codes] if state.per_code else transform(totals)[codes] // self.buckets
+                sums = self.code_sums(state, cohort, channel)[codes]
                 result[channel] += sums * signs if signed[channel] else sums
         return result
+
+    def code_sums(self, state: State, cohort: int, channel: int = 0) -> Int64s:
+        """The sum of all votes for every code of a code map, before the keys' signs."""
+        totals = state.totals[channel, cohort]
+        return totals if state.per_code else transform(totals) // self.buckets
+
+    def heard(self, state: State, keys: Keys) -> int:
+        return state.count if keys.tree is None else sum(self.heard_in(state, each) for each in keys.asked)
+
+    def heard_in(self, state: State, cohort: int) -> int:
+        """How many reports (of mechanisms that vote 1 for one bucket) were made under a code map of a tree.
+
+        Where codes are summed up, the place of code 0, which is nobody's, counts them. Elsewhere that place has the
+        coefficient of the empty subset, which is 1 for every report, and those of other subsets whose rows cancel; at
+        most a share buckets / 2^bits of all reports has one, which is at most 2^(-bits/2).
+        """
+        return int(state.totals[0, cohort, 0])
+
+    def _count_maps(self, state: State, keys: Keys, seeds: UInt64s, before: Int64s) -> None:
+        """Have the places of code 0 count reports."""
+        counts = np.bincount(cohort_of(keys, seeds).astype(np.int64), minlength=keys.cohorts)
+        state.totals[0, :, 0] = before + counts
 
     def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
         """Hash every asked key for every report: n * keys work, as published."""
