@@ -111,12 +111,10 @@ class Tree(BaseModel):
         after = f" after one of {len(self.starts):,} beginnings" if self.starts else ""
         parts = [f"{100 * share / sum(self.shares):.3g}%" for share in self.shares]
         asked = [
-            f"{part} of the people say the first {length}"
-            for part, length in zip(parts, self.lengths[:-1], strict=False)
+            f"{part} of the people are asked for the first {length}" if place == 0 else f"{part} for {length}"
+            for place, (part, length) in enumerate(zip(parts, self.lengths[:-1], strict=False))
         ]
-        return (
-            f"up to {self.longest} {what}{after}; {', '.join(asked)}, {parts[-1]} all of them, for estimates"
-        )
+        return f"up to {self.longest} {what}{after}; {', '.join(asked)}; {parts[-1]} for the estimates"
 
     # Symbols
 

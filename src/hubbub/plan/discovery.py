@@ -16,11 +16,13 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
+from pydantic import ValidationError
+
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.tree import Tree
 from hubbub.plan.overview import Plan, Trust, planned
 from hubbub.plan.proposal import Wish
-from hubbub.primitives.errors import Refused
+from hubbub.primitives.errors import Refused, explain
 from hubbub.protocol.task import Task
 from hubbub.server.search import MOST_CANDIDATES, ROOM, prefixes_with_room
 
@@ -94,8 +96,8 @@ class Prospect:
         if not math.isfinite(self.share):
             return f"With {users:,} people nothing can be found: not even a key that everybody holds."
         return (
-            f"With {users:,} people, a key that {100 * self.share:.3g}% of them hold ({self.people:,}) is found with "
-            f"{found}; more popular ones more often, others less."
+            f"With {users:,} people, a key that {100 * self.share:.3g}% of them hold ({self.people:,} people) is "
+            f"found with {found}; more popular ones more often, others less."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -115,7 +117,10 @@ def prospect(
     """The best tree for a wish: the one that finds the least popular keys."""
     if not 0 < false_finds < 1:
         raise Refused(f"The share of false finds must be between 0 and 1, not {false_finds:g}.")
-    trees = spelling.trees()
+    try:
+        trees = spelling.trees()
+    except ValidationError as problem:
+        raise Refused(explain(problem)) from None
     keys: Mapping[str, Any] = {"kind": "tree", "bits": 20, "tree": trees[0]}
     found = planned(
         replace(wish, mechanism=wish.mechanism or "collision", share=0.0), keys, model, most_bytes
