@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=OUTPUT, help="Write all rows to .csv or .json.")
+@click.option(
+    "--next", "following", type=OUTPUT, help="Write the task of a next round: how keys go on that were cut."
+)
 @json_option
 def command(
     *,
@@ -47,6 +50,7 @@ def command(
     interval: float,
     top: int,
     output: Path | None,
+    following: Path | None,
     as_json: bool,
 ) -> None:
     """Find popular keys that nobody has listed, in a state file.
@@ -54,12 +58,12 @@ def command(
     The task's keys must be a tree; hubbub plan --discover writes such a task, and says how popular a key must be. Known
     keys can be named with --deny, and are then not shown again.
     """
+    from hubbub.plan.prospects import next_round
     from hubbub.protocol.files import load_state
     from hubbub.server.discovery import discover
     from hubbub.tables.counts import read_vocabulary
 
-    if output is not None and output.suffix.lower() not in (".csv", ".json"):
-        raise Refused(f"{output}: found keys are written to a name that ends in .csv or .json.")
+    check_ending(output)
     task, loaded = load_state(state)
     with progress("searching", None, as_json) as advance:
         found = discover(
@@ -73,10 +77,28 @@ def command(
             prefix=prefix,
             progress=advance,
         )
+    task_ahead = None if following is None else next_round(found)
     if output is not None:
         found.save(output)
+    if following is not None and task_ahead is not None:
+        task_ahead.save(following)
     data = {**found.about(), "keys": found.rows(top), "shown": min(top, len(found)), "total": len(found)}
-    say(as_json, data | {"file": str(output) if output else None}, lambda: show(found, top, output))
+    data |= {"file": str(output) if output else None, "next": str(following) if following else None}
+
+    def tell_all() -> None:
+        show(found, top, output)
+        if following is not None:
+            tell(
+                f"Task of the next round, which asks how {int(found.cut.sum()):,} cut keys go on: {following}"
+            )
+
+    say(as_json, data, tell_all)
+
+
+def check_ending(output: Path | None) -> None:
+    """Refuse a file whose name says nothing, before any work."""
+    if output is not None and output.suffix.lower() not in (".csv", ".json"):
+        raise Refused(f"{output}: found keys are written to a name that ends in .csv or .json.")
 
 
 def show(found: Discovery, top: int, output: Path | None = None) -> None:

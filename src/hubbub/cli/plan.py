@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, table_options, tell
-from hubbub.cli._discovery import discovery_options, plan_discovery, spelling_of
+from hubbub.cli._spelling import discovery_options, plan_discovery, spelling_of
 from hubbub.cli._tasks import mechanism_options
 from hubbub.primitives.errors import Refused
 

@@ -204,6 +204,11 @@ class Tree(BaseModel):
             return start + "".join(self.alphabet[digit - 1] for digit in symbols), cut
         return start + bytes(symbols).decode(errors="ignore"), cut
 
+    def name_of(self, number: int) -> str:
+        """The key that a number stands for, with a mark behind it if it was cut."""
+        text, cut = self.named(number)
+        return f"{text}{CUT}" if cut else text
+
     # Stages and codes
 
     @property
@@ -262,6 +267,11 @@ class Tree(BaseModel):
         count, last = self.levels[level], level == len(self.levels) - 1
         lacks = range(1) if self.alphabet else range(4)
         return tuple(self._pieces_after(lack, count, last, first=level == 0) for lack in lacks)
+
+    @cached_property
+    def piece_counts(self) -> tuple[int, ...]:
+        """How many pieces can follow whole characters, level by level."""
+        return tuple(len(self.pieces(level)[0]) for level in range(len(self.levels)))
 
     def _pieces_after(self, lack: int, count: int, last: bool, first: bool) -> Int64s:
         numbers, lacking, ended = np.zeros(1, np.int64), np.array([lack]), np.zeros(1, bool)

@@ -17,7 +17,6 @@ import numpy as np
 
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
-from hubbub.model.tree import CUT
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused
@@ -152,12 +151,11 @@ def discover(
             votes += hashed(task).code_sums(state, cohort)[task.keys.codes(found.ids, cohort)]
     order = np.argsort(-votes, kind="stable")
     ids = found.ids[order]
-    named = [tree.named(int(number)) for number in ids]
-    names = tuple(f"{text}{CUT}" if cut else text for text, cut in named)
+    names = tuple(tree.name_of(int(number)) for number in ids)
     return Discovery(
         task,
         ids,
-        np.array([cut for _, cut in named], dtype=bool),
+        np.array([tree.named(int(number))[1] for number in ids], dtype=bool),
         found.p[order],
         estimate(task, state, Named(ids, names), quantity, level),
         found.looks,

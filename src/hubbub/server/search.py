@@ -191,7 +191,7 @@ def _scores(votes: Int64s) -> Floats:
 
 def prefixes_with_room(tree: Tree, level: int) -> int:
     """How many prefixes are followed up at a level whether they stand out or not."""
-    return max(1, ROOM // len(tree.pieces(level)[0]))
+    return max(1, ROOM // tree.piece_counts[level])
 
 
 def tails(strength: Floats) -> Floats:

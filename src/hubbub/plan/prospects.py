@@ -16,20 +16,26 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
-from hubbub.model.mechanism import Mechanism
+from hubbub.mechanisms.collision import Collision
 from hubbub.model.tree import Tree
 from hubbub.plan.overview import Plan, Trust, planned
 from hubbub.plan.proposal import Wish
 from hubbub.primitives.errors import Refused, explain
 from hubbub.protocol.task import Task
-from hubbub.server.search import MOST_CANDIDATES, ROOM, prefixes_with_room
+from hubbub.server.discovery import Discovery
+from hubbub.server.search import MOST_CANDIDATES, ROOM, prefixes_with_room, tree_of
 
 #: With which probability a key is found that is as popular as the plan says.
 CHANCE = 0.9
 #: Most pieces of one level that a plan considers.
 _MOST_PIECES = 1 << 18
+#: Votes per code from which on they are as good as normal, and how finely evidence is counted below.
+_MANY_VOTES, _STEP = 200.0, 0.01
+#: Shares of the key whose error counts, among which the shuffled model's buckets are chosen.
+_SHARES = (0.0, 0.001, 0.01)
 #: People for the estimates, as a share of those for the search.
 _FOR_ESTIMATES = 9
 
@@ -114,7 +120,7 @@ class Prospect:
 def prospect(
     wish: Wish, spelling: Spelling, model: Trust, false_finds: float = 0.05, most_bytes: int | None = None
 ) -> Prospect:
-    """The best tree for a wish: the one that finds the least popular keys."""
+    """The best tree for a wish, and in the shuffled model the best buckets: those that find the least popular keys."""
     if not 0 < false_finds < 1:
         raise Refused(f"The share of false finds must be between 0 and 1, not {false_finds:g}.")
     try:
@@ -122,19 +128,58 @@ def prospect(
     except ValidationError as problem:
         raise Refused(explain(problem)) from None
     keys: Mapping[str, Any] = {"kind": "tree", "bits": 20, "tree": trees[0]}
-    found = planned(
-        replace(wish, mechanism=wish.mechanism or "collision", share=0.0), keys, model, most_bytes
-    )
-    mechanism = found.chosen.mechanism
-    if mechanism is None:
-        raise Refused(f"Mechanism {found.chosen.name} {found.chosen.reason.rstrip('.')}.")
     reports = round(wish.users * (wish.messages or 1))
-    options = [(least_share(mechanism, tree, reports, false_finds), tree) for tree in trees]
-    share, tree = min(options, key=lambda option: option[0])
+    looked_at = _SHARES if model == "shuffled" else _SHARES[:1]
+    wanted = replace(wish, mechanism=wish.mechanism or "collision")
+    plans = [planned(replace(wanted, share=share), keys, model, most_bytes) for share in looked_at]
+
+    def share_of(plan: Plan, tree: Tree) -> float:
+        mechanism = plan.chosen.mechanism
+        if mechanism is None:
+            raise Refused(f"Mechanism {plan.chosen.name} {plan.chosen.reason.rstrip('.')}.")
+        if not isinstance(mechanism, Collision):
+            raise Refused("Keys are discovered with collision or local_hashing; name one of them, or none.")
+        return least_share(mechanism, tree, reports, false_finds)
+
+    found = min(plans, key=lambda plan: share_of(plan, trees[0]))
+    share, place = min((share_of(found, tree), place) for place, tree in enumerate(trees))
+    tree = trees[place]
     return Prospect(replace(found, keys={**keys, "tree": tree}), tree, false_finds, share)
 
 
-def least_share(mechanism: Mechanism, tree: Tree, reports: int, false_finds: float) -> float:
+def next_round(found: Discovery) -> Task:
+    """The task of a next round, in which people are asked how the keys go on that were cut; others say nothing new.
+
+    The same mechanism and epsilon: a person who takes part in both rounds spends both.
+    """
+    tree, before = tree_of(found.task), found.task
+    starts = [tree.named(int(number))[0] for number in found.ids[found.cut]]
+    if not starts:
+        raise Refused("None of the found keys was cut: there is nothing to ask for in a next round.")
+    if not isinstance(before.mechanism, Collision):
+        raise Refused("Keys are discovered with collision or local_hashing.")
+    longest = min(tree.longest, Tree.most_symbols(tree.base, len(starts)))
+    if longest < 2:
+        raise Refused(
+            f"{len(starts):,} keys that were cut are too many to go on from: leave some out with --deny."
+        )
+    spelling = Spelling(longest, tree.alphabet, tree.replacement, tuple(starts), tree.maps)
+    reports = max(2, found.estimate.reports)
+    options = [
+        (least_share(before.mechanism, each, reports, found.false_finds), each) for each in spelling.trees()
+    ]
+    _, best = min(options, key=lambda option: option[0])
+    data = before.model_dump(exclude_none=True) | {"name": f"{before.name}, next round"[-100:]}
+    keys = {
+        "kind": "tree",
+        "bits": before.keys.bits,
+        "tree": best,
+        "count_lengths": before.keys.count_lengths,
+    }
+    return Task.parse({**data, "keys": keys, "mechanism": before.mechanism})
+
+
+def least_share(mechanism: Collision, tree: Tree, reports: int, false_finds: float) -> float:
     """The share of people from which on a key is found with 90%; infinite where not even one that all hold is."""
     low, high = 1e-9, 1.0
     bars = _bars(tree, false_finds)
@@ -151,7 +196,7 @@ def _bars(tree: Tree, false_finds: float) -> list[float]:
     """The evidence that a candidate needs at every level."""
     quantile, bars, kept = NormalDist().inv_cdf, [], max(1, len(tree.starts))
     for level in range(len(tree.levels)):
-        candidates = min(MOST_CANDIDATES, max(kept * len(tree.pieces(level)[0]), ROOM if level else 1))
+        candidates = min(MOST_CANDIDATES, max(kept * tree.piece_counts[level], ROOM if level else 1))
         if level == len(tree.levels) - 1:
             bars.append(-quantile(false_finds / candidates))
         else:
@@ -160,13 +205,38 @@ def _bars(tree: Tree, false_finds: float) -> list[float]:
     return bars
 
 
-def _chance(mechanism: Mechanism, tree: Tree, reports: int, bars: list[float], share: float) -> float:
+def _chance(mechanism: Collision, tree: Tree, reports: int, bars: list[float], share: float) -> float:
     """The probability that a key of this share passes all levels."""
     chance = 1.0
     for bar, part in zip(bars, tree.shares, strict=False):
         heard = max(1, reports * part // sum(tree.shares))
-        alone = math.sqrt(mechanism.variance("frequency", heard))
-        drawn = share * (1 - share) / heard  # who of the holders is asked at this level
-        spread = math.sqrt(mechanism.variance("frequency", heard, share, share, share) + drawn)
-        chance *= NormalDist().cdf((share - bar * alone) / spread)
+        idle = heard * mechanism.rates.absent / tree.maps
+        if idle > _MANY_VOTES:
+            alone = math.sqrt(mechanism.variance("frequency", heard))
+            drawn = share * (1 - share) / heard  # who of the holders is asked at this level
+            spread = math.sqrt(mechanism.variance("frequency", heard, share, share, share) + drawn)
+            chance *= NormalDist().cdf((share - bar * alone) / spread)
+        else:
+            gain = heard * share * (mechanism.rates.held - mechanism.rates.absent) / tree.maps
+            chance *= _chance_of_few(idle, idle + gain, bar * math.sqrt(tree.maps), tree.maps)
     return chance
+
+
+def _chance_of_few(idle: float, held: float, bar: float, maps: int) -> float:
+    """The probability that the evidence of all maps adds up to `bar` where votes are few: they are Poisson then.
+
+    A code that nobody holds gets `idle` votes in every map on average, the key's code `held`. Evidence is rounded down.
+    """
+    counts = np.arange(int(held + 12 * math.sqrt(held) + 20))
+    logs = np.cumsum(np.log(np.maximum(counts, 1)))
+    alone, own = (np.exp(counts * math.log(mean) - mean - logs) for mean in (idle, held))
+    tail = np.clip(np.cumsum(alone[::-1])[::-1], 1e-15, 1 - 1e-15)
+    steps = np.floor(np.array([-NormalDist().inv_cdf(each) for each in tail.tolist()]) / _STEP).astype(
+        np.int64
+    )
+    law = np.bincount(steps - steps[0], weights=own)
+    total = law
+    for _ in range(maps - 1):
+        total = np.convolve(total, law)
+    least = math.ceil(bar / _STEP) - maps * int(steps[0])
+    return float(min(1.0, total[max(0, least) :].sum()))

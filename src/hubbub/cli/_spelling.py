@@ -12,9 +12,9 @@ from hubbub.cli._common import say, tell
 from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
-    from hubbub.plan.discovery import Spelling
     from hubbub.plan.overview import Trust
     from hubbub.plan.proposal import Wish
+    from hubbub.plan.prospects import Spelling
 
 _OPTIONS = [
     click.option("--discover", is_flag=True, help="Find popular keys that nobody has listed."),
@@ -51,7 +51,7 @@ def spelling_of(options: dict[str, Any]) -> tuple[Spelling, float] | None:
         if wrong:
             raise click.UsageError(f"{wrong[0]} goes with --discover.")
         return None
-    from hubbub.plan.discovery import Spelling
+    from hubbub.plan.prospects import Spelling
 
     share = 0.05 if given["false_finds"] is None else given["false_finds"]
     return Spelling(given["longest"] or 6, symbols_of(given["alphabet"] or "")), share
@@ -83,7 +83,7 @@ def plan_discovery(
     """Say what can be found, in this model and in the other one, and write the task."""
     from dataclasses import replace
 
-    from hubbub.plan.discovery import prospect
+    from hubbub.plan.prospects import prospect
 
     (spelling, false_finds), (model, most_bytes) = spelled, limits
     found = prospect(wish, spelling, model, false_finds, most_bytes)
