@@ -228,6 +228,13 @@ class Keys(BaseModel):
         """The key at a place of a closed vocabulary."""
         return str(place) if self.vocabulary is None else self.vocabulary[place]
 
+    @property
+    def example(self) -> str:
+        """Some key that can be asked for."""
+        if self.tree is not None and (self.tree.starts or self.tree.alphabet):
+            return self.tree.starts[0] if self.tree.starts else self.tree.alphabet[0]
+        return self.name_of(0) if self.kind == "closed" else "any"
+
     def other_side(self, ids: UInt64s) -> UInt64s:
         """Ids under which the same keys stand for negative values (mechanisms with two-sided keys)."""
         if self.kind == "closed":
