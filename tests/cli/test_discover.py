@@ -94,12 +94,12 @@ def test_what_does_not_fit_together_is_refused(typed: Path) -> None:
 def test_the_plan_is_right_about_what_is_found() -> None:
     """A key with the share that the plan names passes the bar with 90%, in the normal and in the Poisson regime.
 
-    Of 40 collections, 25 or fewer pass with probability below 1e-6 where 90% should. With a share 30% lower, fewer do.
+    Of 40 collections, 25 or fewer pass with probability below 1e-6 where 90% should. With half the share, fewer do.
     """
     for model, delta in (("local", 0.0), ("shuffled", 1e-6)):
         found = prospect(Wish(2.0, 1, users=20_000, delta=delta), Spelling(3, string.ascii_lowercase), model)
         assert found.tree.levels == (3,)
-        passed = [times_found(found.task("plan"), found.share * part) for part in (1.0, 0.7)]
+        passed = [times_found(found.task("plan"), found.share * part) for part in (1.0, 0.5)]
         assert passed[0] > 25 >= passed[1]
 
 

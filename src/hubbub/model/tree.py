@@ -245,7 +245,9 @@ class Tree(BaseModel):
     def codes(self, ids: UInt64s, cohort: UInt64s, salt: int, bits: int) -> UInt64s:
         """The non-zero codes of keys under code maps (one, or one per id); sides count in the estimates alone."""
         mask, divisor = self._to_prefix
-        return self.prefix_codes((ids & mask[cohort]) // divisor[cohort], cohort, salt, bits)
+        if len(ids) and ids.max() >= SIDE:
+            ids = ids & mask[cohort]
+        return self.prefix_codes(ids // divisor[cohort], cohort, salt, bits)
 
     def prefix_codes(self, prefixes: UInt64s, cohort: UInt64s | int, salt: int, bits: int) -> UInt64s:
         """The same for numbers of prefixes that have the length of their stage."""
