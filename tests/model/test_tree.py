@@ -231,3 +231,14 @@ def test_tasks_that_make_no_sense_are_refused() -> None:
 
 def test_room_for_symbols() -> None:
     assert math.prod([28] * Tree.most_symbols(28)) <= 1 << 63 < math.prod([28] * (Tree.most_symbols(28) + 1))
+
+
+def test_many_codes_at_once_are_those_of_one_by_one() -> None:
+    keys, rng = task_of(BYTES).keys, np.random.default_rng(3)
+    ids = rng.integers(0, 1 << 48, 5000).astype(np.uint64) | np.where(rng.random(5000) < 0.5, SIDE, 0).astype(
+        np.uint64
+    )
+    cohorts = rng.integers(0, 12, 5000).astype(np.uint64)
+    many = keys.codes(ids, cohorts)
+    for cohort in range(12):
+        assert np.array_equal(many[cohorts == cohort], keys.codes(ids[cohorts == cohort], cohort))

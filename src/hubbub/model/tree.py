@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hubbub.primitives.arrays import Bools, Int64s, UInt64s
-from hubbub.primitives.kernel import kernel
+from hubbub.primitives.kernel import kernel, use_compiled
 from hubbub.primitives.siphash import TREE, derive_all, mix
 
 #: The top bit of an id: the key stands for a negative value (mechanisms with two-sided keys).
@@ -44,6 +44,16 @@ _ONE = np.uint64(1)
 def map_code(prefix: Any, first: Any, second: Any, codes: Any) -> Any:
     """The code of a prefix in the map that two words make: 1 .. `codes`."""
     return mix(mix(prefix + first) + second) % codes + _ONE
+
+
+@kernel
+def _entry_codes(
+    ids: Any, cohort: Any, mask: Any, divisor: Any, first: Any, second: Any, codes: Any, found: Any
+) -> None:
+    for i in range(len(ids)):
+        which = cohort[i]
+        prefix = (ids[i] & mask[which]) // divisor[which]
+        found[i] = map_code(prefix, first[which], second[which], codes)
 
 
 class Tree(BaseModel):
@@ -245,6 +255,11 @@ class Tree(BaseModel):
     def codes(self, ids: UInt64s, cohort: UInt64s, salt: int, bits: int) -> UInt64s:
         """The non-zero codes of keys under code maps (one, or one per id); sides count in the estimates alone."""
         mask, divisor = self._to_prefix
+        if use_compiled(len(ids)) and cohort.ndim:
+            found = np.empty(len(ids), dtype=np.uint64)
+            maps = (mask, divisor, *self.map_words(salt))
+            _entry_codes.compiled()(ids, cohort.astype(np.int64), *maps, np.uint64((1 << bits) - 1), found)
+            return found
         if len(ids) and ids.max() >= SIDE:
             ids = ids & mask[cohort]
         return self.prefix_codes(ids // divisor[cohort], cohort, salt, bits)
