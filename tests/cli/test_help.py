@@ -63,6 +63,30 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     task = folder / "task.toml"
     options = ["--epsilon", 1, "--max-entries", 4, "--mechanism", "collision", "-o", task]
     succeed("task", "new", "--name", "visits", "--vocabulary", folder / "pages.txt", *options)
+    succeed(
+        "plan",
+        "--discover",
+        "--alphabet",
+        "a-z",
+        "--epsilon",
+        8,
+        "--max-entries",
+        4,
+        "-o",
+        folder / "words.toml",
+    )
+    words = [
+        folder / "visits.csv",
+        folder / "words.toml",
+        "--user",
+        "user",
+        "--key",
+        "page",
+        "-o",
+        folder / "w.reports",
+    ]
+    succeed("privatize", *words)
+    succeed("aggregate", folder / "w.reports", "-o", folder / "words.state")
     for name, reports in names.items():
         succeed("privatize", folder / "visits.csv", task, "--user", "user", "--key", "page", "-o", reports)
         succeed("aggregate", reports, "-o", folder / f"{name}.state")

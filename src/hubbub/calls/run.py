@@ -116,7 +116,7 @@ def run(
     task = wished.task(title, {"kind": "closed", "vocabulary": keys})
     quantity = offered_quantity(task, wished.quantity_for(task))
     entries, tidied = encode_table(task, rows)
-    packed, sampled = _privatized(task, entries, watch)
+    packed, sampled = privatized(task, entries, watch)
     with watch("aggregating", len(packed), task) as advance:
         state = aggregate(task, packed, progress=advance)
     lengths = np.diff(entries.offsets)
@@ -181,10 +181,11 @@ def privatize(
     Tables are those of `run`. Whoever calls this sees the table; on real devices use `Client`.
     """
     entries, tidied = encode_table(task, read_table(table, user, key, value))
-    packed, sampled = _privatized(task, entries, watch)
+    packed, sampled = privatized(task, entries, watch)
     return Reports(task, packed, tidied + sampled)
 
 
-def _privatized(task: Task, entries: Entries, watch: Watch) -> tuple[NDArray[np.uint8], Summary]:
+def privatized(task: Task, entries: Entries, watch: Watch) -> tuple[NDArray[np.uint8], Summary]:
+    """Reports of all records, with coins from the operating system."""
     with watch("privatizing", len(entries), task) as advance:
         return client.privatize(task, entries, SecretCoins(), SystemSeeds(), advance)

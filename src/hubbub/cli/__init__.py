@@ -29,6 +29,7 @@ _SECTIONS = {
         "merge",
         "estimate",
         "compare",
+        "discover",
         "inspect",
     ),
     "Plan and check": ("plan", "simulate", "audit", "amplify", "rounds"),

@@ -73,6 +73,7 @@ def describe_task(task: Task, promise: bool = True, verbose: bool = False, noise
         "closed": _counted(keys.count, "key", "keys"),
         "folded": f"open, folded to {keys.bits} bits",
         "wide": "open, 64-bit codes",
+        "tree": "" if keys.tree is None else f"to be discovered: {keys.tree.words()}",
     }[keys.kind]
     values = "sets" if mechanism.values == "set" else f"values from {task.low:g} to {task.high:g}"
     chosen = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, table_options, tell
+from hubbub.cli._spelling import discovery_options, plan_discovery, spelling_of
 from hubbub.cli._tasks import mechanism_options
 from hubbub.primitives.errors import Refused
 
@@ -89,6 +90,7 @@ _KEYS, _MAX_ENTRIES = 1000, 32
 @click.option("--entries", type=EXISTING, help="CSV of entries,users: also say which max-entries is best.")
 @click.option("--frequency", type=float, help="Of the most frequent key, for --entries.")
 @click.option("--shares", type=EXISTING, help="CSV of share,keys: the keys that --entries is about.")
+@discovery_options
 @click.option("--plot", type=OUTPUT, help="Write a picture of error against --against.")
 @click.option(
     "--against",
@@ -131,8 +133,14 @@ def command(
     from hubbub.plan.overview import goal_in, planned, unit_size
     from hubbub.plan.proposal import Wish
 
+    spelled = spelling_of(options)
     known = bool(keys or vocabulary or bits)
-    if output is not None and not known:
+    if spelled is not None and (known or want_error or entries or plot or options["unit"] != "record"):
+        raise click.UsageError(
+            "--discover is for keys that nobody has listed, and for whole records: it goes without --keys, "
+            "--vocabulary, --open, --want-error, --entries, --plot and --unit."
+        )
+    if spelled is None and output is not None and not known:
         raise Refused("A task needs its keys: give --keys, --vocabulary or --open with -o.")
     space = key_space(keys if known else _KEYS, vocabulary, bits)
     given, text = options["max_entries"], options["value_range"]
@@ -151,6 +159,10 @@ def command(
         messages=options["messages"],
         server_seconds=options["server_seconds"],
     )
+    if spelled is not None:
+        wish = wish if given is not None else replace(wish, max_entries=1)
+        plan_discovery(wish, spelled, (model, most_bytes), output, name, as_json)
+        return
     goal = goal_in(wish, space, model)
     size = unit_size(wish, goal.quantity)
     rules: _Rules = {"most_bytes": most_bytes, "name": wish.mechanism, "best": best}

@@ -22,11 +22,13 @@ from hubbub.cli._common import (
     tell,
     verbose_option,
 )
+from hubbub.cli._spelling import discovery_options, spelling_of
 from hubbub.cli._tasks import span_of, task_options, wish_fields
 
 if TYPE_CHECKING:
+    from hubbub.plan.prospects import Spelling
     from hubbub.protocol.task import Task
-    from hubbub.tables.sources import TextForm
+    from hubbub.tables.sources import Source, TextForm
 
 
 @click.command(
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--value", help="Column with the value; left out: sets.")
 @click.option("--vocabulary", type=EXISTING, help="Text file with all keys, one per line.")
 @task_options
+@discovery_options
 @click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all keys together.")
 @click.option(
@@ -70,7 +73,8 @@ def command(
 
     TABLE is a .csv or .tsv file (also .gz), a .parquet or .npz file, or - for CSV on standard input. Every record is
     privatized, packed, aggregated and estimated, as devices and a server would. Without
-    --vocabulary the keys that occur in the table are taken as publicly known. Whoever runs this sees the table: it is
+    --vocabulary the keys that occur in the table are taken as publicly known; with --discover they are not, and popular
+    ones are found. Whoever runs this sees the table: it is
     for trying out, and for data owners who pass on estimates only.
     """
     from hubbub.calls.run import run
@@ -85,16 +89,26 @@ def command(
 
     if output is not None:
         check_not_over(output, table)
+    spelled = spelling_of(options)
     wished = wish_fields(options)
     if click.get_current_context().get_parameter_source("users") is not ParameterSource.COMMANDLINE:
         del wished["users"]
     text = options["value_range"]
+    span = None if text is None else span_of(text)
+    if spelled is not None:
+        if vocabulary is not None or simultaneous or correct:
+            raise click.UsageError("--discover goes without --vocabulary, --simultaneous and --correct.")
+        columns = (user, key, value)
+        _discover(
+            Source(table, form), columns, spelled, (span, wished), (interval, top, output, as_json), watch
+        )
+        return
     result = run(
         Source(table, form),
         user,
         key,
         value,
-        range=None if text is None else span_of(text),
+        range=span,
         vocabulary=vocabulary,
         level=interval,
         simultaneous=simultaneous,
@@ -126,3 +140,45 @@ def command(
         "guarantee": result.guarantee.as_dict(),
     }
     say(as_json, data, show)
+
+
+def _discover(
+    source: Source,
+    columns: tuple[str, str, str | None],
+    spelled: tuple[Spelling, float],
+    wished: tuple[tuple[float, float] | None, dict[str, Any]],
+    shown: tuple[float, int, Path | None, bool],
+    watch: Any,
+) -> None:
+    """The same without taking the table's keys as known."""
+    from hubbub.calls.discovered import run_discovery
+    from hubbub.cli._show import describe_task
+    from hubbub.cli.discover import check_ending, show
+    from hubbub.plan.proposal import Wish, span_for
+
+    (span, fields), (interval, top, output, as_json) = wished, shown
+    check_ending(output)
+    users = fields.pop("users", None)
+    wish = Wish(span=span_for(span, columns[2] is not None), **fields)
+    found, summary = run_discovery(
+        source,
+        columns,
+        wish,
+        spelled[0],
+        name=source.stem,
+        false_finds=spelled[1],
+        level=interval,
+        users=users,
+        watch=watch,
+    )
+    if output is not None:
+        found.save(output)
+
+    def tell_all() -> None:
+        tell(describe_task(found.task, promise=False))
+        tell(f"input      {summary.words()}")
+        click.echo()
+        show(found, top, output)
+
+    data = {**found.about(), "keys": found.rows(top), "total": len(found), "summary": summary.as_dict()}
+    say(as_json, data | {"file": str(output) if output else None}, tell_all)

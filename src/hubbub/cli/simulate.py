@@ -14,6 +14,7 @@ from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import visible
 
 if TYPE_CHECKING:
+    from hubbub.calls.discovered import Rehearsal
     from hubbub.calls.outcome import Outcome
     from hubbub.tables.sources import TextForm
 
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 @click.option("--correct", is_flag=True, help="Correct for entries that were dropped (count_lengths).")
 @click.option(
     "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the noise: repeatable, INSECURE."
+)
+@click.option("--discover", is_flag=True, help="Find keys as if nobody had listed them (a task with a tree).")
+@click.option(
+    "--false-finds",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="With --discover: share that may be false.",
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
@@ -72,6 +81,8 @@ def command(
     interval: float,
     correct: bool,
     seed: int,
+    discover: bool,
+    false_finds: float,
     top: int,
     output: Path | None,
     form: TextForm,
@@ -105,6 +116,29 @@ def command(
         announce_cost(task, total // 2)
         return progress(step, total, as_json)
 
+    if discover:
+        if correct:
+            raise click.UsageError("--discover goes without --correct.")
+        from hubbub.calls.discovered import rehearse_discovery
+        from hubbub.cli.discover import check_ending
+
+        check_ending(output)
+        rehearsed = rehearse_discovery(
+            Source(like, form),
+            Task.load(task),
+            (user, key, value),
+            false_finds=false_finds,
+            level=interval,
+            quantity=quantity,
+            seed=seed,
+            watch=watch,
+        )
+        if output is not None:
+            rehearsed.found.save(output)
+        facts = {**rehearsed.found.about(), "keys": rehearsed.rows(top), "total": len(rehearsed.found)}
+        facts |= {name: getattr(rehearsed, name) for name in ("share", "popular", "recalled", "missed")}
+        say(as_json, facts | {"false": int(rehearsed.false.sum())}, lambda: _show_found(rehearsed, top))
+        return
     outcome = simulate(
         Source(like, form),
         Task.load(task),
@@ -157,4 +191,25 @@ def _show(outcome: Outcome, rows: list[dict[str, Any]]) -> None:
     if len(found) > len(rows):
         tell(f"{len(found) - len(rows):,} more keys.")
     for line in (outcome.summary.words(), *outcome.closing(), found.guarantee.words()):
+        tell(line)
+
+
+def _show_found(rehearsed: Rehearsal, top: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    found = rehearsed.found
+    tell(found.words())
+    shown = Table(title="found keys: truth against estimate (simulated)", title_justify="left")
+    shown.add_column("key", overflow="fold")
+    for column in ("truth", "estimate", f"{100 * found.estimate.level:g}% interval", ""):
+        shown.add_column(column, justify="right")
+    for row in rehearsed.rows(top):
+        span = f"{row['low']:.4f} .. {row['high']:.4f}"
+        mark = "nobody's" if row["false"] else ""
+        shown.add_row(Text(visible(row["key"])), f"{row['truth']:.4f}", f"{row['value']:.4f}", span, mark)
+    if len(found):
+        Console().print(shown)
+    for line in (*rehearsed.words(), rehearsed.summary.words(), found.estimate.guarantee.words()):
         tell(line)

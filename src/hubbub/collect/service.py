@@ -143,14 +143,14 @@ class Service:
                 break
             try:
                 self.overview(task)
-                self.estimates(task, None if task.keys.kind == "closed" else ["any"])
+                self.estimates(task, None if task.keys.kind == "closed" else [task.keys.example])
             except Damaged:
                 continue  # the folder says so
             except Withheld:
                 if len(task.mechanism.empty(task.keys).to_bytes()) <= _SMALL_STATE:
                     alike = task.model_copy(update={"minimum_reports": 0, "messages": 0.0})
                     blank = aggregate(alike, Client(alike).report({}))
-                    estimate(alike, blank, [task.keys.name_of(0) if task.keys.kind == "closed" else "any"])
+                    estimate(alike, blank, [task.keys.example])
         return threading.TIMEOUT_MAX
 
     def _troubles(self) -> list[str]:

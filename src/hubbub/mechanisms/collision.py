@@ -80,6 +80,7 @@ class Collision(Hashed):
 
     name: ClassVar[str] = "collision"
     summary: ClassVar[str] = "hash the set, report one bucket; hits are favoured (Wang et al.)"
+    takes_trees: ClassVar[bool] = True
 
     def guarantee(self) -> Guarantee:
         return Guarantee(self.epsilon, unit="record", model="local")

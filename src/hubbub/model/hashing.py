@@ -37,7 +37,7 @@ def seed_rows(keys: Keys, seeds: UInt64s, count: int) -> UInt64s:
 
 def cohort_of(keys: Keys, seeds: UInt64s) -> UInt64s:
     """Which code map a seed uses."""
-    return seeds % np.uint64(keys.cohorts)
+    return seeds % np.uint64(keys.cohorts) if keys.tree is None else keys.tree.cohort_of(seeds)
 
 
 @kernel

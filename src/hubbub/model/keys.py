@@ -8,6 +8,7 @@ walsh family rests on them.
 - closed: a permutation of the code space, so no two keys share a code.
 - folded: hashed into at most 30 bits; keys that collide in one code are summed, `alias_odds` says how likely.
 - wide: 64-bit codes; no aliasing, no table of all keys, estimates are made key by key.
+- tree: open, and coded by beginnings, so that popular keys can be found: see `hubbub.model.tree`.
 
 Cohorts are independent code maps, one per value of (seed mod cohorts): they average out the accident
 of two heavy keys having unlucky codes.
@@ -26,6 +27,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hubbub.model.tree import SIDE, Tree
 from hubbub.primitives.arrays import Bools, Int64s, UInt64s
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.siphash import COHORT, ROUND, SIGN, derive, derive_all, mix, siphash, siphash_many
@@ -63,8 +65,8 @@ class Keys(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["closed", "folded", "wide"] = Field(
-        description="closed vocabulary, or open: folded or wide"
+    kind: Literal["closed", "folded", "wide", "tree"] = Field(
+        description="closed vocabulary, or open: folded, wide, or a tree in which keys can be found"
     )
     size: Annotated[int, Field(ge=1, le=(1 << LARGEST_BITS) - 1)] | None = Field(
         default=None, description="closed: keys are the integers 0 .. size - 1"
@@ -72,6 +74,7 @@ class Keys(BaseModel):
     vocabulary: tuple[str, ...] | None = Field(default=None, description="closed: the keys by name")
     bits: int = Field(default=0, ge=0, le=64, description="bits per code (0: chosen from the size)")
     cohorts: int = Field(default=1, ge=1, le=64, description="independent code maps")
+    tree: Tree | None = Field(default=None, description="tree: how keys are cut into pieces")
     count_lengths: bool = Field(
         default=False, description="two more keys that say how much is lost to max_entries"
     )
@@ -87,7 +90,7 @@ class Keys(BaseModel):
         if isinstance(data, dict) and not data.get("bits"):
             if data.get("kind") == "wide":
                 return {**data, "bits": 64}
-            if data.get("kind") == "folded":
+            if data.get("kind") in ("folded", "tree"):
                 return {**data, "bits": 20}
             listed = data.get("vocabulary")
             size = data.get("size") or (len(listed) if isinstance(listed, list | tuple) else 0)
@@ -109,6 +112,15 @@ class Keys(BaseModel):
                 raise ValueError(f"{self.places} keys need more than {self.bits} bits")
         elif self.size is not None or self.vocabulary is not None:
             raise ValueError("an open vocabulary has no size and no list of keys")
+        if (self.kind == "tree") != (self.tree is not None):
+            raise ValueError(
+                "keys of the kind tree, and no others, need a table tree: longest, levels, shares"
+            )
+        if self.tree is not None:
+            maps = self.tree.stages * self.tree.maps
+            if self.cohorts not in (1, maps):
+                raise ValueError(f"cohorts follow from the tree: leave them out, or say {maps}")
+            self.__dict__.update(cohorts=maps)
         if self.kind == "wide" and self.bits != 64:
             raise ValueError("wide codes have 64 bits")
         if self.kind != "wide" and not 2 <= self.bits <= LARGEST_BITS:
@@ -127,8 +139,8 @@ class Keys(BaseModel):
 
     @property
     def alias_odds(self) -> float:
-        """Probability that another given key shares a given key's code (0 unless folded)."""
-        return 1.0 / ((1 << self.bits) - 1) if self.kind == "folded" else 0.0
+        """Probability that another given key shares a given key's code (0 unless folded, or a tree)."""
+        return 1.0 / ((1 << self.bits) - 1) if self.kind in ("folded", "tree") else 0.0
 
     @cached_property
     def salt_words(self) -> tuple[int, int]:
@@ -142,6 +154,8 @@ class Keys(BaseModel):
 
     def id_of(self, key: str | int) -> int:
         """The 64-bit id of one key; an unknown key of a closed vocabulary is refused."""
+        if self.kind == "tree":
+            return int(self.ids_of([key])[0])
         if self.kind != "closed":
             return siphash(*self.salt_words, _encoded(key))
         place = self._place(key)
@@ -163,11 +177,23 @@ class Keys(BaseModel):
         if self.kind == "closed":
             places = np.fromiter((self._place(key) for key in keys), dtype=np.int64, count=len(keys))
             return places[places >= 0].astype(np.uint64), places >= 0
+        if self.tree is not None:
+            numbers = np.fromiter((self.tree.id_of(str(key)) for key in keys), np.int64, count=len(keys))
+            return numbers[numbers >= 0].astype(np.uint64), numbers >= 0
         known = np.fromiter((_encodable(key) for key in keys), dtype=np.bool_, count=len(keys))
         return self.ids_of([key for key, here in zip(keys, known, strict=True) if here]), known
 
     def ids_of(self, keys: Sequence[str | int]) -> UInt64s:
         """Ids of many keys."""
+        if self.tree is not None:
+            ids, known = self.known(keys)
+            if not known.all():
+                key = keys[int(np.argmin(known))]
+                raise Refused(
+                    f"Key {str(key)!r} has no place in the task's tree: it is empty, begins otherwise, or has symbols "
+                    "from outside the alphabet."
+                )
+            return ids
         if self.kind != "closed":
             return siphash_many(*self.salt_words, [_encoded(key) for key in keys])
         texts = list(map(str, keys))
@@ -191,15 +217,29 @@ class Keys(BaseModel):
         """Ids of the keys that count records which were sampled down: the entry asked about was kept, or lost."""
         if self.kind == "closed":
             return np.arange(self.count, self.count + len(LENGTH_KEYS), dtype=np.uint64)
-        return siphash_many(*self.salt_words, LENGTH_KEYS)
+        return siphash_many(*self.salt_words, LENGTH_KEYS) if self.tree is None else self.tree.mark_ids()
+
+    @property
+    def asked(self) -> range:
+        """The code maps that estimates are made from: all, or in a tree those that take no part in the search."""
+        return range(self.cohorts) if self.tree is None else self.tree.cohorts_of(len(self.tree.levels))
 
     def name_of(self, place: int) -> str:
         """The key at a place of a closed vocabulary."""
         return str(place) if self.vocabulary is None else self.vocabulary[place]
 
+    @property
+    def example(self) -> str:
+        """Some key that can be asked for."""
+        if self.tree is not None and (self.tree.starts or self.tree.alphabet):
+            return self.tree.starts[0] if self.tree.starts else self.tree.alphabet[0]
+        return self.name_of(0) if self.kind == "closed" else "any"
+
     def other_side(self, ids: UInt64s) -> UInt64s:
         """Ids under which the same keys stand for negative values (mechanisms with two-sided keys)."""
-        return ids + np.uint64(self.places) if self.kind == "closed" else ids ^ np.uint64(_SIDE)
+        if self.kind == "closed":
+            return ids + np.uint64(self.places)
+        return ids ^ (np.uint64(_SIDE) if self.tree is None else SIDE)
 
     def signs(self, ids: UInt64s) -> Int64s:
         """The public sign of each key, +1 or -1."""
@@ -214,10 +254,12 @@ class Keys(BaseModel):
             if which.ndim == 0 and len(ids) > 2 * self.places:
                 return self._permuted(np.arange(2 * self.places, dtype=np.uint64), which)[ids]
             return self._permuted(ids, which)
+        if self.tree is not None:
+            return self.tree.codes(ids, which, self.salt_words[0], self.bits)
         hashed = mix(ids ^ derive(self.salt_words[0], COHORT, which))
         if self.kind == "wide":
             return np.where(hashed == 0, np.uint64(1), hashed)
-        return hashed % np.uint64((1 << self.bits) - 1) + np.uint64(1)
+        return np.asarray(hashed % np.uint64((1 << self.bits) - 1) + np.uint64(1))
 
     def _permuted(self, places: UInt64s, which: UInt64s) -> UInt64s:
         """A salted permutation P of the code space, except that P^-1(0) is sent to P(2^bits - 1).

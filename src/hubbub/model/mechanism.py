@@ -186,6 +186,8 @@ class Mechanism(BaseModel, ABC):
     summary: ClassVar[str]
     #: Whether it works with closed vocabularies only.
     closed_only: ClassVar[bool] = False
+    #: Whether it takes keys in a tree: private for any codes, and what shares a code counts once.
+    takes_trees: ClassVar[bool] = False
     #: How estimates are refined unless asked otherwise; anything but "none" is biased.
     refinement: ClassVar[Refinement] = "none"
     #: Parameters that follow from others unless given; chosen anew when a mechanism is shrunk for enumeration.
@@ -291,6 +293,10 @@ class Mechanism(BaseModel, ABC):
     @abstractmethod
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         """Add reports to a state, in place."""
+
+    def heard(self, state: State, keys: Keys) -> int:
+        """How many reports the estimates are made from."""
+        return state.count
 
     def report_steps(self, keys: Keys) -> int:
         """Additions that a report costs the server, about."""

@@ -8,6 +8,7 @@ The rules for untidy records, in one place:
 | a set value other than 0 or 1 | left out, counted | refused |
 | a key that is neither text nor a whole number | left out, counted | refused |
 | a key that is not in a closed vocabulary | left out, counted | refused |
+| a key that has no place in a tree: empty, or with symbols from outside its alphabet | left out, counted | the same |
 | a value outside the task's range | clipped to the range, counted | the same |
 | a value of 0 in a set | the key is not in the set: left out, counted | the same |
 | a key twice | (cannot be) | the last one counts, the rest are counted |

@@ -87,11 +87,16 @@ def siphash_many(key0: int, key1: int, messages: Sequence[bytes]) -> UInt64s:
     return result
 
 
-def mix(words: UInt64s) -> UInt64s:
+_M0, _M1 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_S0, _S1, _S2 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@kernel
+def mix(words: Any) -> Any:
     """A bijective scrambler of 64-bit words (the finalizer of splitmix64). Public, not secret."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = (words ^ (words >> _S0)) * _M0
+    words = (words ^ (words >> _S1)) * _M1
+    return words ^ (words >> _S2)
 
 
 def derive(salt: int, purpose: int, items: UInt64s) -> UInt64s:
@@ -102,7 +107,7 @@ def derive(salt: int, purpose: int, items: UInt64s) -> UInt64s:
 def derive_all(salt: int, purposes: range, items: UInt64s) -> UInt64s:
     """The same for several purposes at once, along a new last axis."""
     start, scrambled = _starts(salt, purposes)
-    return mix(mix(items[..., None] + scrambled) + start)
+    return np.asarray(mix(mix(items[..., None] + scrambled) + start))
 
 
 @lru_cache(maxsize=256)
@@ -112,4 +117,4 @@ def _starts(salt: int, purposes: range) -> tuple[UInt64s, UInt64s]:
 
 
 #: Purposes of derived words. Rows of a seed use ROW + 0, ROW + 1, ...
-SIGN, COHORT, ROUND, ROW = 1, 2, 3, 1024
+SIGN, COHORT, ROUND, TREE, ROW = 1, 2, 3, 16, 1024

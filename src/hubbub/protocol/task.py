@@ -109,6 +109,11 @@ class Task(BaseModel):
             raise ValueError(
                 f"two-sided keys need more than {self.keys.bits} bits per code; set keys.bits higher"
             )
+        if self.keys.tree is not None:
+            if not self.mechanism.takes_trees or getattr(self.mechanism, "family", "") != "walsh":
+                raise ValueError("keys in a tree are for collision and local_hashing, of the walsh family")
+            if len(self.keys.tree.slots) > self.mechanism.layout.fields[0].limit:
+                raise ValueError("keys in a tree need more seed bits: fewer seeds than shares times maps")
         if self.messages:
             exact_messages(self.messages)
             weights = getattr(self.mechanism, "response_weights", lambda: None)()
@@ -259,6 +264,8 @@ def _toml(value: Any) -> str:
         return repr(value) if math.isfinite(value) else str(value)
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return str(value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,13 @@ MEANINGS = {
     "conditional": "mean value among the users who have the key",
     "sum": "sum over all users who reported",
 }
+
+
+class Named(NamedTuple):
+    """Keys by their ids, and what to call them."""
+
+    ids: UInt64s
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -271,7 +278,7 @@ def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
 def estimate(
     task: Task,
     state: State,
-    keys: Sequence[str | int] | str | int | None = None,
+    keys: Sequence[str | int] | str | int | Named | None = None,
     quantity: Quantity | None = None,
     level: float = 0.95,
     simultaneous: bool = False,
@@ -280,7 +287,7 @@ def estimate(
     truncation: Truncation | None = None,
     correct: bool = False,
 ) -> Estimate:
-    """Estimates for the asked keys (or key), or for every key of a closed vocabulary.
+    """Estimates for the asked keys (or key, or ids with names), or for every key of a closed vocabulary.
 
     Intervals are normal ones where counts are large, and come from the tails of the counts elsewhere, see
     `hubbub.server.intervals`; simultaneous ones hold for all asked keys together (Bonferroni). `refine` asks for
@@ -306,7 +313,11 @@ def estimate(
     ids, names = _asked(task, keys)
     question = Question(ids, quantity, level, simultaneous, refine or task.mechanism.refinement)
     found = answer(task, state, question)
-    columns, floor, notes = found.columns, found.floor, [*_remarks(task), *found.notes]
+    columns, floor, notes = (
+        found.columns,
+        found.floor,
+        [*_remarks(task, task.mechanism.heard(state, task.keys)), *found.notes],
+    )
     if correct and counted is not None and quantity != "conditional":
         columns = corrected(columns, counted, question.width)
         floor /= 1 - counted.lost
@@ -336,18 +347,25 @@ def estimate(
     )
 
 
-def _asked(task: Task, keys: Sequence[str | int] | str | int | None) -> tuple[UInt64s, tuple[str, ...]]:
+def _asked(task: Task, keys: Sequence[str | int] | str | int | Named | None) -> Named:
     """Ids and names of the asked keys, or of all keys of a closed vocabulary."""
+    if isinstance(keys, Named):
+        return keys
     if keys is None:
-        return task.keys.all_ids(), tuple(task.keys.name_of(place) for place in range(task.keys.count))
+        return Named(task.keys.all_ids(), tuple(task.keys.name_of(place) for place in range(task.keys.count)))
     asked = [keys] if isinstance(keys, str | int) else list(keys)
-    return task.keys.ids_of(asked), tuple(str(key) for key in asked)
+    return Named(task.keys.ids_of(asked), tuple(str(key) for key in asked))
 
 
-def _remarks(task: Task) -> list[str]:
+def _remarks(task: Task, heard: int) -> list[str]:
     """What is said beside all estimates of a task."""
     notes = list(task.mechanism.remarks)
-    if task.keys.kind == "folded":
+    if task.keys.tree is not None:
+        notes.append(
+            f"Estimates are made from the {heard:,} reports of people who were asked for whole keys and take no part "
+            "in the search: finding a key does not change what they say about it."
+        )
+    if task.keys.alias_odds:
         notes.append(
             f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
             f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."

@@ -59,10 +59,12 @@ def answer(task: Task, state: State, question: Question) -> Answer:
     if base == "sum":
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
     moments = task.mechanism.moments(state, task.keys, question.ids)
-    moments = of_messages(moments, state.count) if task.messages else moments
+    reports = task.mechanism.heard(state, task.keys)
+    if task.messages or task.keys.tree is not None:
+        moments = of_people_drawn(moments, max(reports, 1))
     value, error, low, high, unknown = normal_limits(task, moments, base, question.width)
     side = side_of(task, question.quantity)
-    floor, notes = floor_for(task, base, state.count, question.apart), []
+    floor, notes = floor_for(task, base, max(reports, 1), question.apart), []
     if base == "conditional":
         assert moments.frequency is not None
         assert moments.frequency_variance is not None
@@ -99,10 +101,12 @@ def answer(task: Task, state: State, question: Question) -> Answer:
     return Answer((value, error, low, high), significance, floor, unknown, tuple(notes))
 
 
-def of_messages(moments: Moments, reports: int) -> Moments:
-    """The same where everybody sent a random number of messages (Poisson): variances are larger.
+def of_people_drawn(moments: Moments, reports: int) -> Moments:
+    """The same where reports are those of people drawn at random: variances are larger.
 
-    Given how many messages there are, each is one of a person drawn at random. So to the variance for people who all
+    That is so where everybody sent a random number of messages (Poisson): given how many there are, each is one of a
+    person drawn at random. And in a tree, where seeds draw who is asked for whole keys; nobody is drawn twice there, so
+    this is a little too much. So to the variance for people who all
     send one comes that of drawing as many people: of a frequency f (1 - f), of a mean E[v^2] - E[v]^2, of both together
     E[v] (1 - f), each divided by the messages. The law of the signed count has it already: it knows the mean alone.
     """

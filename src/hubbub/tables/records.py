@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubbub.model.record import Entries, Summary
-from hubbub.primitives.arrays import Bools, Floats, Int64s
+from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.task import Task
 from hubbub.tables.csv_blocks import CsvFile, not_finite, to_numbers
@@ -161,15 +161,18 @@ def encode_table(task: Task, table: Table) -> tuple[Entries, Summary]:
     """
     if table.values is None and task.scale.kind != "set":
         raise Refused("The task collects values: name the column that holds them.")
-    known = task.keys.ids_of(table.keys)
+    known, placed = _key_ids(task, table)
     ids, values = np.empty(table.rows, dtype=np.uint64), np.empty(table.rows, dtype=np.int64)
     counts = np.zeros(table.users, dtype=np.int64)
-    done = clipped = absent = repeated = 0
+    done = clipped = absent = repeated = unknown = 0
     for rows, last in _in_order(table):
         numbers = np.ones(len(rows)) if table.values is None else table.values[rows]
         scaled, outside = task.scale.encode(numbers)
         present = scaled != 0 if task.scale.kind == "set" else np.ones(len(rows), dtype=bool)
         kept = last & present
+        if placed is not None:
+            unknown += int((kept & ~placed[table.key[rows]]).sum())
+            kept &= placed[table.key[rows]]
         stop = done + int(kept.sum())
         mine = rows[kept]
         ids[done:stop], values[done:stop] = known[table.key[mine]], scaled[kept]
@@ -187,8 +190,18 @@ def encode_table(task: Task, table: Table) -> tuple[Entries, Summary]:
             "make a task with a larger max_entries."
         )
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    summary = Summary(table.users, done, clipped=clipped, absent=absent, repeated=repeated)
+    summary = Summary(table.users, done, clipped=clipped, absent=absent, repeated=repeated, unknown=unknown)
     return Entries(ids[:done], values[:done], offsets), summary
+
+
+def _key_ids(task: Task, table: Table) -> tuple[UInt64s, Bools | None]:
+    """Ids of all keys of a table, and which keys have one: None where all must, because others are refused."""
+    if task.keys.tree is None:
+        return task.keys.ids_of(table.keys), None
+    known, placed = task.keys.known(table.keys)
+    ids = np.zeros(len(placed), dtype=np.uint64)
+    ids[placed] = known
+    return ids, placed
 
 
 def _in_order(table: Table) -> Iterator[tuple[Int64s, Bools]]:

@@ -10,12 +10,12 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from hubbub.mechanisms.shared.tallies import tally_prf, tally_walsh
+from hubbub.mechanisms.shared.tallies import add_votes, tally_prf, tally_walsh
 from hubbub.model.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism
@@ -24,7 +24,7 @@ from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import run_kernel
 from hubbub.primitives.coins import Coins
-from hubbub.primitives.kernel import Kernel, kernel, use_compiled
+from hubbub.primitives.kernel import Kernel, use_compiled
 from hubbub.primitives.preimages import add_to_codes
 from hubbub.primitives.samplers import UNIT, favoured_weight
 from hubbub.primitives.walsh import scatter, transform
@@ -82,17 +82,6 @@ class HashedShape(NamedTuple):
 
 #: Seeds of some reports, and what they vote for.
 Lot = tuple[UInt64s, tuple[Votes, ...]]
-
-
-@kernel
-def _add_votes(sums: Any, seeds: Any, bucket: Any, values: Any) -> None:
-    """sums[seed, j] += the report's vote for bucket j."""
-    for i in range(len(seeds)):
-        if bucket[i] < 0:
-            for j in range(values.shape[1]):
-                sums[seeds[i], j] += values[i, j]
-        else:
-            sums[seeds[i], bucket[i]] += values[i, 0]
 
 
 class Hashed(Mechanism):
@@ -240,6 +229,7 @@ class Hashed(Mechanism):
             state.reports = np.concatenate([state.reports, self.layout.pack(reports)])
             state.squares += sum(self._squares(v) for v in self._votes_of(reports))
         else:
+            before = state.totals[0, :, 0].copy()
             # Where codes are summed up, a report is its rows and the few codes it names.
             size = max(self.report_steps(keys), 64) if state.per_code else self.buckets
             step = max(1, _CHUNK // size)
@@ -251,6 +241,8 @@ class Hashed(Mechanism):
                 for seeds, votes in lots:
                     add = self._add_codes if state.per_code else self._scatter
                     add(state.totals, keys, seeds, votes)
+            if state.per_code and keys.tree is not None:
+                self._count_maps(state, keys, reports[:, 0], before)
         state.count += len(reports)
 
     def _quicker_by_seed(self, state: State, keys: Keys, reports: int) -> bool:
@@ -290,7 +282,7 @@ class Hashed(Mechanism):
                 signed[channel] = vote.signed
                 if use_compiled(len(seeds)):
                     values = np.ascontiguousarray(vote.values)
-                    _add_votes.compiled()(sums[channel], seeds.astype(np.int64), vote.bucket, values)
+                    add_votes.compiled()(sums[channel], seeds.astype(np.int64), vote.bucket, values)
                 elif vote.values.shape[1] == self.buckets > 1:
                     np.add.at(sums[channel], seeds, vote.values)
                 else:
@@ -334,15 +326,36 @@ class Hashed(Mechanism):
             self._tally_reports(state, keys, ids, result)
             return result
         signed = [votes.signed for votes in self._no_votes]
-        for cohort in range(keys.cohorts):
+        for cohort in keys.asked:
             for channel in range(self.channels):
-                totals = state.totals[channel, cohort]
-                sums = totals if state.per_code else transform(totals) // self.buckets
+                sums = self.code_sums(state, cohort, channel)
                 for start in range(0, len(ids), _NAMED):
                     part = slice(start, start + _NAMED)
                     found = sums[keys.codes(ids[part], cohort).astype(np.int64)]
                     result[channel, part] += found * keys.signs(ids[part]) if signed[channel] else found
         return result
+
+    def code_sums(self, state: State, cohort: int, channel: int = 0) -> Int64s:
+        """The sum of all votes for every code of a code map, before the keys' signs."""
+        totals = state.totals[channel, cohort]
+        return totals if state.per_code else transform(totals) // self.buckets
+
+    def heard(self, state: State, keys: Keys) -> int:
+        return state.count if keys.tree is None else sum(self.heard_in(state, each) for each in keys.asked)
+
+    def heard_in(self, state: State, cohort: int) -> int:
+        """How many reports (of mechanisms that vote 1 for one bucket) were made under a code map of a tree.
+
+        Where codes are summed up, the place of code 0, which is nobody's, counts them. Elsewhere that place has the
+        coefficient of the empty subset, which is 1 for every report, and those of other subsets whose rows cancel; at
+        most a share buckets / 2^bits of all reports has one, which is at most 2^(-bits/2).
+        """
+        return int(state.totals[0, cohort, 0])
+
+    def _count_maps(self, state: State, keys: Keys, seeds: UInt64s, before: Int64s) -> None:
+        """Have the places of code 0 count reports."""
+        counts = np.bincount(cohort_of(keys, seeds).astype(np.int64), minlength=keys.cohorts)
+        state.totals[0, :, 0] = before + counts
 
     def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
         """Hash every asked key for every report: n * keys work, as published."""

@@ -28,7 +28,7 @@ class ItemRates:
 
     def moments(self, mechanism: Hashed, state: State, keys: Keys, ids: UInt64s) -> Moments:
         """Frequencies of keys; with sides also means, from the difference of the two."""
-        n = max(state.count, 1)
+        n = max(mechanism.heard(state, keys), 1)
         plus = mechanism.tally(state, keys, ids)[0]
         if not self.sided:
             counts = self._counts(n, plus)

@@ -1,4 +1,4 @@
-"""Where reports are kept: every report's vote for every asked key, counted one by one."""
+"""Votes, counted one by one: by seed and bucket; or, where reports are kept, for every asked key."""
 
 from __future__ import annotations
 
@@ -56,3 +56,14 @@ def tally_walsh(
             vote = values[i, chosen] if bucket[i] < 0 or bucket[i] == place else 0
             total += -vote if signed and parity(code & rows[i, 0]) else vote
         totals[key] += total * signs[key] if signed else total
+
+
+@kernel
+def add_votes(sums: Any, seeds: Any, bucket: Any, values: Any) -> None:
+    """sums[seed, j] += the report's vote for bucket j."""
+    for i in range(len(seeds)):
+        if bucket[i] < 0:
+            for j in range(values.shape[1]):
+                sums[seeds[i], j] += values[i, j]
+        else:
+            sums[seeds[i], bucket[i]] += values[i, 0]
