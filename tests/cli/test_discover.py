@@ -57,7 +57,7 @@ def test_plan_run_rehearse_and_a_next_round(typed: Path, tmp_path: Path) -> None
     )
 
     ran = succeed("run", typed, *COLUMNS, *asked, *ALPHABET)
-    assert {row["key"] for row in ran["keys"]} == {"news", "maps", "wea…"}
+    assert {row["key"] for row in ran["keys"]} >= {"news", "maps", "wea…"}  # a false find is allowed
     assert ran["summary"]["unknown"] == 1000
 
     succeed("privatize", typed, task, *COLUMNS, "-o", tmp_path / "1.reports")
@@ -66,12 +66,13 @@ def test_plan_run_rehearse_and_a_next_round(typed: Path, tmp_path: Path) -> None
     assert succeed("discover", tmp_path / "1.state", "--next", following)["next"] == str(following)
     later = Task.load(following).keys.tree
     assert later is not None
-    assert later.starts == ("wea",)
+    assert "wea" in later.starts
     succeed("privatize", typed, following, *COLUMNS, "-o", tmp_path / "2.reports")
     succeed("aggregate", tmp_path / "2.reports", "-o", tmp_path / "2.state")
-    [row] = succeed("discover", tmp_path / "2.state")["keys"]
-    assert (row["key"], row["cut"]) == ("weather", False)
-    assert "nothing to ask for" in refuse("discover", tmp_path / "2.state", "--next", following)
+    found = succeed("discover", tmp_path / "2.state", "--false-finds", 1e-6)["keys"]
+    assert [(row["key"], row["cut"]) for row in found] == [("weather", False)]
+    ahead = ("discover", tmp_path / "2.state", "--false-finds", 1e-6, "--next", following)
+    assert "nothing to ask for" in refuse(*ahead)
 
 
 def test_what_does_not_fit_together_is_refused(typed: Path) -> None:

@@ -36,11 +36,8 @@ def test_the_same_state_through_http_and_parquet(tmp_path: Path) -> None:
     whole = aggregate(task, reports)
     with collecting(f"sqlite:///{tmp_path / 'store.db'}", task) as collector:
         for place in range(0, 1200, 400):
-            assert collector.send(b"".join(reports[place : place + 400]), f"batch {place}").status in (
-                200,
-                201,
-                202,
-            )
+            answer = collector.send(b"".join(reports[place : place + 400]), f"batch-{place}")
+            assert answer.status < 300
         assert collector.reports == 1200
         (tmp_path / "http.state").write_bytes(collector.get(f"{collector.path}/state").body)
     packed = np.frombuffer(b"".join(reports), np.uint8).reshape(1200, -1)
@@ -50,5 +47,5 @@ def test_the_same_state_through_http_and_parquet(tmp_path: Path) -> None:
         found_task, state = load_state(tmp_path / name)
         assert found_task == task
         assert state.to_bytes() == whole.to_bytes()
-    # Half of 1,200 people hold each: far above the noise, so both are found but for one collection in a million.
-    assert set(discover(task, whole).keys) == {"help", "hel…"}
+    # Half of 1,200 people hold each, far above the noise. (Coins are secret, and a false find is allowed.)
+    assert set(discover(task, whole).keys) >= {"help", "hel…"}
