@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hubbub.release.artifact import Release
     from hubbub.release.publisher import publish
     from hubbub.server.comparison import Comparison, compare
+    from hubbub.server.discovery import Discovery, discover
     from hubbub.server.estimates import Estimate, estimate
     from hubbub.server.fold import aggregate
 
@@ -46,6 +47,7 @@ __all__ = [
     "Audit",
     "Client",
     "Comparison",
+    "Discovery",
     "Estimate",
     "Guarantee",
     "Keys",
@@ -63,6 +65,7 @@ __all__ = [
     "amplify",
     "audit",
     "compare",
+    "discover",
     "estimate",
     "make_mechanism",
     "plan",
@@ -78,6 +81,7 @@ _HOMES = {
     "Audit": "checks.audit",
     "Client": "device.client",
     "Comparison": "server.comparison",
+    "Discovery": "server.discovery",
     "Estimate": "server.estimates",
     "Guarantee": "model.guarantee",
     "Keys": "model.keys",
@@ -94,6 +98,7 @@ _HOMES = {
     "amplify": "calls.amplify",
     "audit": "checks.audit",
     "compare": "server.comparison",
+    "discover": "server.discovery",
     "estimate": "server.estimates",
     "make_mechanism": "mechanisms.registry",
     "privatize": "calls.run",
