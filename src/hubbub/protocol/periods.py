@@ -24,6 +24,16 @@ def period_of(task: Task, day: datetime.date) -> str:
     return names[task.period]
 
 
+def last_day(period: str) -> datetime.date | None:
+    """The last day of a period by its name; None for the one that does not end. A ValueError if it is no name."""
+    if period == "once":
+        return None
+    if len(period) == LABEL_BYTES["month"]:
+        first = datetime.date.fromisoformat(f"{period}-01")
+        return (first + datetime.timedelta(days=31)).replace(day=1) - datetime.timedelta(days=1)
+    return datetime.date.fromisoformat(f"{period}-7" if len(period) == LABEL_BYTES["week"] else period)
+
+
 def open_periods(task: Task, today: datetime.date) -> set[str]:
     """The periods whose reports may arrive now: today's, those that ended lately, and tomorrow's.
 
