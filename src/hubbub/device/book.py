@@ -1,6 +1,6 @@
 """The file behind a ledger: what was made, for which task, in which period, on which day, and the owner's budget.
 
-    {"format": 2, "budget": {...}, "tasks": {digest: {"facts": {...}, "periods": {period: [made, ...]}}}}
+    {"format": 2, "budget": {...}, "tasks": {digest: {"facts": {...}, "turn": 3, "periods": {period: [made, ...]}}}}
 
 What was made is {"report": hex, "day": the day that it counts from}, or for a shuffler "sealed" in place of "report".
 The first ledgers were {digest: {period: [hex, or {"sealed": hex}]}}: without days, and without a word about costs.
@@ -70,6 +70,8 @@ class Account:
     #: None in ledgers of the first kind, until the task is used again.
     facts: Facts | None = None
     periods: dict[str, list[Made]] = field(default_factory=dict)
+    #: Where devices take turns: which it is, drawn once.
+    turn: int | None = None
 
     def __iter__(self) -> Iterator[Made]:
         return (each for made in self.periods.values() for each in made)
@@ -140,8 +142,9 @@ class Book:
                 name: [each.as_dict() for each in made] for name, made in account.periods.items() if made
             }
             facts = {} if account.facts is None else {"facts": asdict(account.facts)}
-            if periods:
-                tasks[digest] = {**facts, "periods": periods}
+            turn = {} if account.turn is None else {"turn": account.turn}
+            if periods or turn:
+                tasks[digest] = {**facts, **turn, "periods": periods}
         budget = {} if self.budget is None else {"budget": self.budget.as_dict()}
         return json.dumps({"format": FORMAT, **budget, "tasks": tasks}).encode()
 
@@ -171,7 +174,7 @@ def read_book(path: Path) -> Book:
 
 
 def _account(data: dict[str, Any]) -> Account:
-    _only(data, "facts", "periods")
+    _only(data, "facts", "periods", "turn")
     facts = Facts(**data["facts"]) if "facts" in data else None
     if facts is not None and not (
         isinstance(facts.name, str)
@@ -189,7 +192,9 @@ def _account(data: dict[str, Any]) -> Account:
         if not isinstance(made, list):
             raise ValueError
         periods[period] = [_made(each, ended) for each in made]
-    return Account(facts, periods)
+    if "turn" in data and not (type(data["turn"]) is int and data["turn"] >= 0):
+        raise ValueError
+    return Account(facts, periods, data.get("turn"))
 
 
 def _made(data: str | dict[str, str], ended: datetime.date | None) -> Made:

@@ -18,6 +18,10 @@ uses the ledger keeps it, and the owner can look at it. A report that would exce
 silent (`BudgetSpent`) or, where it has reported in this period, says the same again. That is decided before
 the record is looked at, by the ledger, the day and the task alone, so silence says nothing about the record. It may
 say that the device has spent its budget, on whatever tasks. Epsilon counts as if nobody shuffled.
+
+Where devices take turns (`rotation` in the task), a device draws its turn once, with secret coins and without a look at
+the record, keeps it here, and is silent in all other periods. The turn, which its silence tells, has the same law for
+all records. Given it, one of so many periods has reports: together they are as private as those of that period.
 """
 
 from __future__ import annotations
@@ -32,9 +36,10 @@ from hubbub.device.budget import Budget, most_messages
 from hubbub.device.client import Client
 from hubbub.device.statement import Statement
 from hubbub.model.record import Record
+from hubbub.primitives.coins import SecretCoins
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
-from hubbub.protocol.periods import period_of
+from hubbub.protocol.periods import period_of, takes_part
 from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, seal, sealed_width
 from hubbub.protocol.task import Task
 
@@ -104,6 +109,11 @@ class Ledger:
                     f"The budget of task {task.name!r} for period {period} is spent "
                     f"({len(made)} of {task.reports_per_period} reports made); replay the last report instead."
                 )
+            if not takes_part(task, self._turn(book, task), day):
+                raise BudgetSpent(
+                    f"The device is silent: in task {task.name!r} it takes part in one of {task.rotation} periods, and "
+                    f"{period} is not its turn."
+                )
             self._check_budget(book, task, day)
             if public_key is None:
                 if task.messages:
@@ -118,6 +128,14 @@ class Ledger:
             made.append(Made(payload, public_key is not None, day if book.trusted(day) else None))
             self._write(book)
         return payload
+
+    def _turn(self, book: Book, task: Task) -> int:
+        """Which of the periods is this device's; drawn the first time, and on disk before anybody can see it."""
+        account = book.account(task)
+        if task.rotation > 1 and account.turn is None:
+            account.turn = SecretCoins().below(task.rotation)
+            self._write(book)
+        return account.turn or 0
 
     def _check_budget(self, book: Book, task: Task, day: datetime.date) -> None:
         """Refuse what the owner's budget does not cover. The record is no argument.
@@ -191,7 +209,10 @@ class Ledger:
             return Book()
         book = read_book(self.path)
         account = Account() if task is None else book.accounts.get(task.digest.hex(), Account())
-        if task is not None and not all(_fits(task, made) for made in account):
+        fits = task is None or (
+            (account.turn or 0) < task.rotation and all(_fits(task, made) for made in account)
+        )
+        if not fits:
             raise Refused(f"{self.path} is not a ledger; nothing is reported while it cannot be read.")
         return book
 

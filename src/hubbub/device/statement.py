@@ -75,7 +75,8 @@ class Statement:
 
     def words(self) -> str:
         """The same for people."""
-        lines = [line for digest, account in self.book.accounts.items() for line in _lines(digest, account)]
+        used = {digest: account for digest, account in self.book.accounts.items() if any(account)}
+        lines = [line for digest, account in used.items() for line in _lines(digest, account)]
         together = self.together()
         if not lines:
             lines.append("Nothing was sent.")
