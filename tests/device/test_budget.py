@@ -82,6 +82,14 @@ def test_divergence_is_that_of_randomized_response(epsilon: float, order: float)
     assert divergence(epsilon, order) <= min(epsilon, order * epsilon * math.tanh(epsilon / 2)) * (1 + 1e-12)
 
 
+def test_next_to_nothing_is_not_nothing() -> None:
+    """Where epsilon is tiny, the divergence is order epsilon^2 / 2, to many digits."""
+    for epsilon in (1e-4, 1e-7, 1e-10):
+        for order in (1.02, 2.0, 50.0):
+            assert divergence(epsilon, order) == pytest.approx(order * epsilon**2 / 2, rel=1e-5)
+    assert not Budget(1e-3, delta=1e-6).fits([Cost(1e-9, 0.0, 10**15)])
+
+
 @pytest.mark.parametrize("name", ["collision", "local_hashing"])
 def test_no_report_has_a_larger_divergence(name: str, make_task: Any) -> None:
     """Exact laws of shipped reports; a bound of 30% less is exceeded by one of them at least."""
