@@ -16,6 +16,7 @@ import pytest
 from helpers import contents, refused
 from hubbub.collect.keypair import KeyPair
 from hubbub.device import ledger as module
+from hubbub.device.budget import Budget
 from hubbub.device.client import Client
 from hubbub.device.ledger import Ledger, period_of
 from hubbub.primitives.envelope import write_atomic
@@ -371,6 +372,16 @@ def test_two_processes_cannot_both_get_a_fresh_report(path: Path, make_task: Any
     assert said.count("spent") == 3
     assert Ledger(path).spent(task) == 1.0
     assert Ledger(path).report(task, ["1"]).hex() in said
+
+
+def test_processes_together_keep_the_owners_budget(path: Path, make_task: Any) -> None:
+    """Room for two of four: two get a report each, and two are silent."""
+    task = make_task(seed_bits=64, reports_per_period=4)
+    Ledger(path).limit(Budget(2.0, "ever"))
+    said = race(path, task, "fresh")
+    assert said.count("spent") == 2
+    assert len(set(said)) == 3
+    assert Ledger(path).spent(task) == 2.0
 
 
 def test_processes_that_ask_together_get_one_report(path: Path, make_task: Any) -> None:
