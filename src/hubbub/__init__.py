@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hubbub.calls.rehearse import Rehearsal, rehearse
     from hubbub.calls.run import Reports, privatize, run
     from hubbub.checks.audit import Audit, audit
+    from hubbub.device.budget import Budget
     from hubbub.device.client import Client
     from hubbub.device.ledger import Ledger
     from hubbub.mechanisms.registry import make_mechanism
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Audit",
+    "Budget",
     "Client",
     "Comparison",
     "Discovery",
@@ -79,6 +81,7 @@ __all__ = [
 #: Where the public names live. They are loaded on first use, so that importing hubbub stays light.
 _HOMES = {
     "Audit": "checks.audit",
+    "Budget": "device.budget",
     "Client": "device.client",
     "Comparison": "server.comparison",
     "Discovery": "server.discovery",

@@ -47,6 +47,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hubbub.collect.keyring import KeyRing
     from hubbub.collect.store import Store
     from hubbub.collect.tokens import Tokens
+    from hubbub.device.ledger import Ledger
+    from hubbub.protocol.task import Task
 
     folder = tmp_path_factory.mktemp("examples")
     crowd = zipf_population(200, len(PAGES), seed=1, entries=2.0).entries
@@ -92,6 +94,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         succeed("aggregate", reports, "-o", folder / f"{name}.state")
     counts = ("--key", "word", "--count", "count", "--epsilon", 1, "--max-nonzero", 9, "--max-sum", 2000)
     assert run_cli("release", folder / "counts.csv", *counts, "-o", folder / "counts.hub").exit_code == 0
+    Ledger(folder / "ledger.json").report(Task.load(task), {"home"})
     store = Store(f"sqlite:///{folder / 'hubbub.db'}")
     Tokens(store).new("upload", "phones")
     KeyRing(store)

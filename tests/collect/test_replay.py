@@ -164,7 +164,8 @@ def test_several_reports_per_period_arrive_once_each_and_periods_do_not_mix(
 
 
 def book(ledger: Ledger, route: Route, day: datetime.date) -> list[Any]:
-    return ledger._made(ledger._read(route.task), route.task, day)
+    made = ledger._read(route.task).account(route.task).periods.get(period_of(route.task, day), [])
+    return [each.as_dict() for each in made]
 
 
 KILLED = """

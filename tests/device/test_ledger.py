@@ -16,6 +16,7 @@ import pytest
 from helpers import contents, refused
 from hubbub.collect.keypair import KeyPair
 from hubbub.device import ledger as module
+from hubbub.device.budget import Budget
 from hubbub.device.client import Client
 from hubbub.device.ledger import Ledger, period_of
 from hubbub.primitives.envelope import write_atomic
@@ -92,6 +93,10 @@ def test_what_is_no_record_spends_nothing(path: Path, make_task: Any) -> None:
         Ledger(path).report(make_task(), "no record")
     assert Ledger(path).spent(make_task()) == 0.0
     assert not path.exists()
+
+
+def periods_in(path: Path, task: Any) -> Any:
+    return json.loads(path.read_text())["tasks"][task.digest.hex()]["periods"]
 
 
 def book(task: Any, made: Any) -> str:
@@ -239,7 +244,9 @@ def test_a_sealed_report_is_on_disk_before_it_is_returned(
             Ledger(path).sealed(task, ["1"], PAIR.public)
     assert not path.exists()
     item = Ledger(path).sealed(task, ["1"], PAIR.public)
-    assert json.loads(path.read_text()) == {task.digest.hex(): {"once": [{"sealed": item.hex()}]}}
+    assert periods_in(path, task) == {
+        "once": [{"sealed": item.hex(), "day": datetime.date.today().isoformat()}]
+    }
 
 
 def test_a_report_takes_one_way(path: Path, make_task: Any) -> None:
@@ -268,7 +275,7 @@ def test_both_ways_share_one_budget(path: Path, make_task: Any) -> None:
 
 
 def test_a_ledger_of_the_first_kind_is_read(path: Path, make_task: Any) -> None:
-    """Lists of bare reports, as ledgers were before anything was sealed; they are written the same way still."""
+    """Lists of bare reports, as ledgers were before anything was sealed; they are written anew, with days."""
     task = make_task(period="day", seed_bits=64)
     old = Client(task).report(["1"])
     path.write_text(json.dumps({task.digest.hex(): {DAY.isoformat(): [old.hex()]}}))
@@ -276,8 +283,8 @@ def test_a_ledger_of_the_first_kind_is_read(path: Path, make_task: Any) -> None:
     with pytest.raises(BudgetSpent):
         Ledger(path).sealed(task, ["2"], PAIR.public, DAY)
     new = Ledger(path).report(task, ["2"], NEXT)
-    periods = {DAY.isoformat(): [old.hex()], NEXT.isoformat(): [new.hex()]}
-    assert json.loads(path.read_text()) == {task.digest.hex(): periods}
+    days = {DAY.isoformat(): old, NEXT.isoformat(): new}
+    assert periods_in(path, task) == {day: [{"report": made.hex(), "day": day}] for day, made in days.items()}
 
 
 def test_what_cannot_be_sealed_spends_nothing(path: Path, make_task: Any) -> None:
@@ -365,6 +372,16 @@ def test_two_processes_cannot_both_get_a_fresh_report(path: Path, make_task: Any
     assert said.count("spent") == 3
     assert Ledger(path).spent(task) == 1.0
     assert Ledger(path).report(task, ["1"]).hex() in said
+
+
+def test_processes_together_keep_the_owners_budget(path: Path, make_task: Any) -> None:
+    """Room for two of four: two get a report each, and two are silent."""
+    task = make_task(seed_bits=64, reports_per_period=4)
+    Ledger(path).limit(Budget(2.0, "ever"))
+    said = race(path, task, "fresh")
+    assert said.count("spent") == 2
+    assert len(set(said)) == 3
+    assert Ledger(path).spent(task) == 2.0
 
 
 def test_processes_that_ask_together_get_one_report(path: Path, make_task: Any) -> None:

@@ -102,7 +102,7 @@ def test_a_ledger_that_was_tampered_with_is_refused(tmp_path: Path) -> None:
     ledger, (_, public) = Ledger(tmp_path / "ledger"), key_pair()
     ledger.sealed(TASK, ["1"], public)
     book = json.loads((tmp_path / "ledger").read_text())
-    book[TASK.digest.hex()]["once"][0]["sealed"] += "00"
+    book["tasks"][TASK.digest.hex()]["periods"]["once"][0]["sealed"] += "00"
     (tmp_path / "ledger").write_text(json.dumps(book))
     with refused("is not a ledger"):
         ledger.sealed(TASK, ["1"], public)

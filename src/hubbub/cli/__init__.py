@@ -32,7 +32,7 @@ _SECTIONS = {
         "discover",
         "inspect",
     ),
-    "Plan and check": ("plan", "simulate", "audit", "amplify", "rounds"),
+    "Plan and check": ("plan", "simulate", "audit", "amplify", "rounds", "ledger"),
     "Publish in the central model": ("release", "query"),
     "Run a service": ("serve", "token", "key", "store", "shuffler"),
 }

@@ -47,6 +47,13 @@ def command() -> None:
     help="Fresh reports that a device may make in a period.",
 )
 @click.option(
+    "--rotation",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Let a device take part in one of so many periods, drawn once; it is silent in the others.",
+)
+@click.option(
     "--messages",
     type=float,
     default=0.0,
@@ -74,6 +81,7 @@ def new(
     cohorts: int,
     period: str,
     reports_per_period: int,
+    rotation: int,
     messages: float,
     minimum_reports: int,
     output: Path,
@@ -94,6 +102,7 @@ def new(
     rules = {
         "period": period,
         "reports_per_period": reports_per_period,
+        "rotation": rotation,
         "messages": messages,
         "minimum_reports": minimum_reports,
     }

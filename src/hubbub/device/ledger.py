@@ -12,20 +12,34 @@ the way that a report takes:
 
 A report takes one way: the ledger keeps what goes to a shuffler sealed only and never seals what may have been sent
 bare. What is returned is on disk before: a crash can waste budget, but never spend it twice.
+
+The owner may set a budget over all tasks (`limit`). It is kept in the file, not given by the app: so every program that
+uses the ledger keeps it, and the owner can look at it. A report that would exceed it is not made, and the device is
+silent (`BudgetSpent`) or, where it has reported in this period, says the same again. That is decided before
+the record is looked at, by the ledger, the day and the task alone, so silence says nothing about the record. It may
+say that the device has spent its budget, on whatever tasks. Epsilon counts as if nobody shuffled.
+
+Where devices take turns (`rotation` in the task), a device draws its turn once, with secret coins and without a look at
+the record, keeps it here, and is silent in all other periods. The turn, which its silence tells, has the same law for
+all records. Given it, one of so many periods has reports: together they are as private as those of that period.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hubbub.device.book import Account, Book, Made, read_book
+from hubbub.device.budget import Budget, most_messages
 from hubbub.device.client import Client
+from hubbub.device.statement import Statement
 from hubbub.model.record import Record
-from hubbub.primitives.envelope import keep_private, read_file, write_atomic
+from hubbub.primitives.coins import SecretCoins
+from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
-from hubbub.protocol.periods import period_of
+from hubbub.protocol.periods import period_of, takes_part
 from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, seal, sealed_width
 from hubbub.protocol.task import Task
 
@@ -34,10 +48,7 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """The reports a device has made, in one JSON file: task digest -> period -> reports.
-
-    A report is a string of hexadecimal digits, and one that was made for a shuffler is {"sealed": the same}.
-    """
+    """The reports a device has made, and its owner's budget, in one file (`hubbub.device.book`)."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -47,8 +58,8 @@ class Ledger:
         day = day or datetime.date.today()
         try:
             return self.fresh(task, record, day)
-        except BudgetSpent:
-            return self._again(task, day, sealed=False)
+        except BudgetSpent as spent:
+            return self._again(task, day, False, spent)
 
     def sealed(
         self, task: Task, record: Record, public_key: bytes, day: datetime.date | None = None
@@ -60,22 +71,50 @@ class Ledger:
         day = day or datetime.date.today()
         try:
             return self._make(task, record, day, public_key)
-        except BudgetSpent:
-            return self._again(task, day, sealed=True)
+        except BudgetSpent as spent:
+            return self._again(task, day, True, spent)
 
     def fresh(self, task: Task, record: Record, day: datetime.date | None = None) -> bytes:
-        """A new report, or `BudgetSpent` if this period's budget is gone."""
+        """A new report, or `BudgetSpent` if this period's budget or the owner's is gone."""
         return self._make(task, record, day or datetime.date.today(), None)
+
+    def limit(self, budget: Budget | None, day: datetime.date | None = None) -> None:
+        """Set the owner's budget over all tasks, or lift it. What was made before counts, too."""
+        with self._locked():
+            book = self._read()
+            book.budget = budget
+            book.settle(day or datetime.date.today())
+            self._write(book)
+
+    def statement(self, day: datetime.date | None = None) -> Statement:
+        """What was sent, when, and what it cost, for the owner."""
+        return Statement(read_book(self.path), day or datetime.date.today())
+
+    def spent(self, task: Task) -> float:
+        """The epsilon that this device has spent on a task, all periods added up."""
+        account = self._read(task).account(task)
+        return task.guarantee.epsilon * sum(account.reports(made) for made in account)
 
     def _make(self, task: Task, record: Record, day: datetime.date, public_key: bytes | None) -> bytes:
         with self._locked():
-            book = self._read(task)
-            made = self._made(book, task, day)
+            book, period = self._read(task), period_of(task, day)
+            known = book.accounts.get(task.digest.hex())
+            learned = known is not None and known.facts is None
+            account = book.account(task)
+            made = account.periods.setdefault(period, [])
+            if book.settle(day) or learned:  # also if nothing is made: it would keep other tasks silent
+                self._write(book)
             if len(made) >= task.reports_per_period:
                 raise BudgetSpent(
-                    f"The budget of task {task.name!r} for period {period_of(task, day)} is spent "
+                    f"The budget of task {task.name!r} for period {period} is spent "
                     f"({len(made)} of {task.reports_per_period} reports made); replay the last report instead."
                 )
+            if not takes_part(task, self._turn(book, task), day):
+                raise BudgetSpent(
+                    f"The device is silent: in task {task.name!r} it takes part in one of {task.rotation} periods, and "
+                    f"{period} is not its turn."
+                )
+            self._check_budget(book, task, day)
             if public_key is None:
                 if task.messages:
                     raise Refused(
@@ -83,38 +122,74 @@ class Ledger:
                     )
                 payload = Client(task).report(record)
             else:
-                period = period_of(task, day)
                 payload = b"".join(
                     seal(each, public_key, task, period) for each in Client(task).reports(record)
                 )
-            made.append(payload.hex() if public_key is None else {"sealed": payload.hex()})
-            write_atomic(self.path, json.dumps(book).encode(), private=True)
+            made.append(Made(payload, public_key is not None, day if book.trusted(day) else None))
+            self._write(book)
         return payload
 
-    def _again(self, task: Task, day: datetime.date, sealed: bool) -> bytes:
-        """The last report of this period that was made for this way."""
-        made = self._made(self._read(task), task, day)
-        found = [each for each in made if isinstance(each, dict) == sealed]
+    def _turn(self, book: Book, task: Task) -> int:
+        """Which of the periods is this device's; drawn the first time, and on disk before anybody can see it."""
+        account = book.account(task)
+        if task.rotation > 1 and account.turn is None:
+            account.turn = SecretCoins().below(task.rotation)
+            self._write(book)
+        return account.turn or 0
+
+    def _check_budget(self, book: Book, task: Task, day: datetime.date) -> None:
+        """Refuse what the owner's budget does not cover. The record is no argument.
+
+        Of a random number of messages, as many as are drawn but for a chance of 1e-12 must fit; those that are drawn
+        then count. The number itself is not bent: it hides the person in the shuffled crowd.
+        """
+        if book.budget is None:
+            return
+        before = book.costs(day, book.budget.days)
+        count = 1 if task.mean_messages is None else most_messages(task.mean_messages)
+        one = book.account(task).cost(count)
+        if book.budget.fits([*before, one]):
+            return
+        unit, each = task.guarantee.unit, f"epsilon = {one.epsilon:.6g}"
+        if unit != "record":
+            why = f"it is about whole records, and task {task.name!r} protects less (unit {unit})"
+        elif any(cost.reports and math.isinf(cost.epsilon) for cost in before):
+            why = (
+                "the ledger holds reports that cannot be counted, because their task does not protect whole records "
+                "or was last used before costs were kept (it is known again when it is used again)"
+            )
+        elif (
+            one.delta
+            and math.fsum(cost.delta * cost.reports for cost in [*before, one]) > book.budget.delta / 2
+        ):
+            why = (
+                f"tasks may bring half of its delta, and task {task.name!r} brings {one.delta:.3g} each time"
+            )
+        else:
+            what = f"another report of task {task.name!r} ({each})"
+            if count > 1:
+                what = f"up to {count} messages of task {task.name!r} ({each} each)"
+            why = f"{book.budget.spent(before):.6g} is spent, and {what} would exceed it"
+        raise BudgetSpent(f"The owner's budget ({book.budget.words()}) keeps the device silent: {why}.")
+
+    def _again(self, task: Task, day: datetime.date, sealed: bool, spent: BudgetSpent) -> bytes:
+        """The last report of this period that was made for this way; where there is none, the device is silent."""
+        made = self._read(task).account(task).periods.get(period_of(task, day), [])
+        if not made:
+            raise spent
+        found = [each.payload for each in made if each.sealed == sealed]
         if not found:
             one, other = ("a shuffler", "a collector") if sealed else ("a collector", "a shuffler")
             raise BudgetSpent(
                 f"The budget of task {task.name!r} for period {period_of(task, day)} is spent on reports to {other}; "
                 f"the same report must not reach {one} as well."
             )
-        last = _payload(found[-1])
+        last = found[-1]
         if (
             sealed and not task.messages and len(last) < sealed_width(task)
         ):  # made when items did not name their key
             return naming_no_key(task, last)
         return last
-
-    def spent(self, task: Task) -> float:
-        """The epsilon that this device has spent on a task, all periods added up."""
-        periods = self._read(task).get(task.digest.hex(), {})
-        made = [each for period in periods.values() for each in period]
-        if task.messages:
-            return task.guarantee.epsilon * sum(len(_payload(each)) // sealed_width(task) for each in made)
-        return task.guarantee.epsilon * len(made)
 
     def _locked(self) -> AbstractContextManager[object]:
         """One writer at a time, across processes; released by the operating system if the process dies."""
@@ -128,41 +203,26 @@ class Ledger:
         except OSError as problem:
             raise Refused(f"{path} cannot be written: {problem.strerror or problem}.") from None
 
-    def _made(self, book: dict[str, Any], task: Task, day: datetime.date) -> list[str | dict[str, str]]:
-        made: list[str | dict[str, str]] = book.setdefault(task.digest.hex(), {}).setdefault(
-            period_of(task, day), []
-        )
-        return made
-
-    def _read(self, task: Task) -> dict[str, Any]:
-        """The whole book; what it holds for this task must be lists of reports of this task."""
+    def _read(self, task: Task | None = None) -> Book:
+        """The whole book; what it holds for this task must be reports of this task."""
         if not self.path.exists():
-            return {}
-        keep_private(self.path)
-        try:
-            book = json.loads(read_file(self.path))
-            if not all(isinstance(periods, dict) for periods in book.values()):
-                raise ValueError
-            for made in book.get(task.digest.hex(), {}).values():
-                if not isinstance(made, list):
-                    raise ValueError
-                for each in made:
-                    size, width = len(_payload(each)), sealed_width(task)
-                    if not isinstance(each, dict):
-                        fits = size == task.mechanism.layout.width
-                    elif task.messages:
-                        fits = size % width == 0
-                    else:
-                        fits = size in (width, width - KEY_BYTES)
-                    if not fits:
-                        raise ValueError
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            raise Refused(
-                f"{self.path} is not a ledger; nothing is reported while it cannot be read."
-            ) from None
-        return dict(book)
+            return Book()
+        book = read_book(self.path)
+        account = Account() if task is None else book.accounts.get(task.digest.hex(), Account())
+        fits = task is None or (
+            (account.turn or 0) < task.rotation and all(_fits(task, made) for made in account)
+        )
+        if not fits:
+            raise Refused(f"{self.path} is not a ledger; nothing is reported while it cannot be read.")
+        return book
+
+    def _write(self, book: Book) -> None:
+        write_atomic(self.path, book.to_bytes(), private=True)
 
 
-def _payload(made: str | dict[str, str]) -> bytes:
-    """The bytes of one entry."""
-    return bytes.fromhex(made["sealed"] if isinstance(made, dict) else made)
+def _fits(task: Task, made: Made) -> bool:
+    """Whether something may have been made for a task, by its size."""
+    size, width = len(made.payload), sealed_width(task)
+    if not made.sealed:
+        return size == task.mechanism.layout.width
+    return size % width == 0 if task.messages else size in (width, width - KEY_BYTES)

@@ -1,14 +1,16 @@
 """What a task promises over time: in one period, in a month of periods and in a year of them.
 
 The unit is a person: everything that one device may say in that time, which its ledger limits to
-`reports_per_period` reports in each period, about one record or about as many as there are reports. Locally,
-the epsilons and deltas of these reports add up. Shuffled, each period is a round whose crowds hold reports of
-that period alone, with up to `reports_per_period` of one person (`hubbub.privacy.shuffle`, step 3); rounds compose
-(`hubbub.privacy.compose`).
+`reports_per_period` reports in each period (or in one of `rotation` periods, where devices take turns), about one
+record or about as many as there are reports. Locally, the epsilons and deltas of these reports add up. Shuffled, each
+period is a round whose crowds hold reports of that period alone, with up to `reports_per_period` of one person
+(`hubbub.privacy.shuffle`, step 3); rounds compose (`hubbub.privacy.compose`). Rounds in which it is not a person's turn
+hold nothing of that person.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,8 +71,8 @@ def over_time(
     """
     most = task.reports_per_period
     found = []
-    for name, periods in SPANS[task.period]:
-        shuffled = None
+    for name, length in SPANS[task.period]:
+        shuffled, periods = None, math.ceil(length / task.rotation)
         if reports is not None and task.messages:
             raise Refused(
                 "This task asks for several messages: what is promised depends on the number of people, not of reports."
@@ -81,7 +83,7 @@ def over_time(
         elif crowd is not None:
             shuffled = all_rounds(crowd_in(task, crowd), periods, delta, method)
         local = None if task.messages else all_reports(task.guarantee, periods * most)
-        found.append(Span(name, periods, local, shuffled))
+        found.append(Span(name, length, local, shuffled))
     return found
 
 
@@ -141,5 +143,7 @@ def spending(task: Task) -> str:
         f"A device makes at most {reports} {each} and spends epsilon = {one.epsilon:.6g} on each: "
         f"epsilon = {number * one.epsilon:.6g}{delta} {each}, added up."
     )
+    if task.rotation > 1:
+        text += f" It takes part in one of {task.rotation} {task.period}s, drawn once, and is silent in the others."
     later = [f"in {span.words()}" for span in over_time(task)[1:]]
     return f"{text} Together {'; '.join(later)}." if later else text

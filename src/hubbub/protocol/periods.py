@@ -24,6 +24,31 @@ def period_of(task: Task, day: datetime.date) -> str:
     return names[task.period]
 
 
+def takes_part(task: Task, turn: int, day: datetime.date) -> bool:
+    """Whether a device whose turn was drawn from 0 .. rotation - 1 takes part in the period of this day.
+
+    Periods are numbered without gaps, so of `rotation` periods in a row it is in exactly one, and of n in a row in at
+    most n / rotation, rounded up.
+    """
+    numbers = {
+        "once": 0,
+        "day": day.toordinal(),
+        "week": (day.toordinal() - 1) // 7,  # day 1 was a Monday
+        "month": 12 * day.year + day.month,
+    }
+    return numbers[task.period] % task.rotation == turn
+
+
+def last_day(period: str) -> datetime.date | None:
+    """The last day of a period by its name; None for the one that does not end. A ValueError if it is no name."""
+    if period == "once":
+        return None
+    if len(period) == LABEL_BYTES["month"]:
+        first = datetime.date.fromisoformat(f"{period}-01")
+        return (first + datetime.timedelta(days=31)).replace(day=1) - datetime.timedelta(days=1)
+    return datetime.date.fromisoformat(f"{period}-7" if len(period) == LABEL_BYTES["week"] else period)
+
+
 def open_periods(task: Task, today: datetime.date) -> set[str]:
     """The periods whose reports may arrive now: today's, those that ended lately, and tomorrow's.
 

@@ -39,7 +39,7 @@ from hubbub.primitives.markup import facts, paragraph, whole
 from hubbub.primitives.samplers import exact_messages
 
 #: Rules that the first published task files did not have.
-_LATER_RULES = ("precision", "keep_reports", "messages")
+_LATER_RULES = ("precision", "keep_reports", "messages", "rotation")
 
 
 class Task(BaseModel):
@@ -71,6 +71,12 @@ class Task(BaseModel):
         ge=0,
         allow_inf_nan=False,
         description="reports a device makes at a time: 0 for one, else a random number with this mean (shuffled model)",
+    )
+    rotation: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="a device takes part in one of so many periods in a row, drawn once",
     )
     keys: Keys
     mechanism: SerializeAsAny[Mechanism]
@@ -124,6 +130,8 @@ class Task(BaseModel):
                 )
             if self.reports_per_period > 1:
                 raise ValueError("messages are several reports already; reports_per_period must be 1")
+        if self.rotation > 1 and self.period == "once":
+            raise ValueError("rotation is over periods: set period to day, week or month")
         whole = self.mechanism.limits_entries and self.mechanism.guarantee().unit == "record"
         if self.keys.count_lengths and not whole:
             raise ValueError(
