@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from collecting import ask, collecting
 
-from helpers import refuse, succeed
+from helpers import refuse, refused, small_task, succeed
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.device_document import OFFERED, device_document
@@ -74,6 +74,26 @@ def test_what_is_not_offered_is_refused_when_it_is_exported() -> None:
     assert set(OFFERED) < set(mechanisms())
     with pytest.raises(Refused, match="repeated runs on Python devices only; others have coco, collision"):
         device_document(task("repeated"))
+
+
+def test_rules_that_other_clients_do_not_keep_are_refused() -> None:
+    """A device that ignored the turns of a task would say more than its owner was promised."""
+    turns = small_task(size=4).model_dump() | {"period": "week", "rotation": 4}
+    rotating = Task.parse({**turns, "mechanism": small_task().mechanism})
+    assert rotating.rotation == 4
+    with refused("rotation"):
+        device_document(rotating)
+    tree = {"longest": 2, "levels": [1, 1], "shares": [1, 1, 1], "alphabet": "ab"}
+    with refused("tree"):
+        device_document(
+            Task.parse(
+                {
+                    "name": "t",
+                    "keys": {"kind": "tree", "bits": 8, "tree": tree},
+                    "mechanism": small_task().mechanism,
+                }
+            )
+        )
 
 
 def test_export_writes_the_document_and_prints_the_pin(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ def device_document(task: Task) -> bytes:
         raise Refused(
             f"Mechanism {mechanism.name} runs on Python devices only; others have {', '.join(OFFERED)}."
         )
+    if keys.kind == "tree" or task.rotation > 1:
+        what = "Keys of the kind tree" if keys.kind == "tree" else "Tasks with rotation"
+        raise Refused(f"{what} are for Python devices only.")
     _, shape = mechanism.kernel_and_shape()  # type: ignore[attr-defined]
     scale, promise = task.scale, task.guarantee
     document = {
