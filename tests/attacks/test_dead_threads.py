@@ -13,8 +13,7 @@ from collecting import Collector, collected_task, collecting, eventually, some_r
 from live import ask, bearer, keyed_mixer, opaque_items
 from sqlalchemy.exc import ProgrammingError
 
-from hubbub.collect import service, workers
-from hubbub.collect import shuffler as module
+from hubbub.collect import forward, service, workers
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
@@ -181,7 +180,7 @@ def test_the_forwarding_thread_meets_a_surprise(
         mixer = Mixer(tmp_path / "shuffler.db")
         mixing = Shuffler(mixer, [TASK], collector.address, token, "up", 5)
         with monkeypatch.context() as broken:
-            broken.setattr(module, "post", raising(surprise))
+            broken.setattr(forward, "post", raising(surprise))
             with serving(create_shuffler_app(mixing)) as url:
                 path = f"{url}/v2/tasks/{TASK.digest.hex()}/sealed"
                 body = b"".join(opaque_items(TASK, 5, key_id(collector.service.keys.public)))

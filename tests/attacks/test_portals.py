@@ -90,7 +90,7 @@ class Portal:
         self.largest = 1 << 30
         self.taken: dict[str, bytes] = {}
 
-    def answer(self, batch: str, body: bytes) -> Said:
+    def answer(self, batch: str, body: bytes, part: str = "") -> Said:
         self.sent.append((batch, body))
         if self.always is not None:
             return self.always(batch)
@@ -98,7 +98,8 @@ class Portal:
             return self.answers.pop(0)(batch)
         if len(body) > self.largest:
             return FOREIGN["a proxy's limit"](batch)
-        assert self.taken.setdefault(batch, body) == body, "other reports under one id"
+        name = f"{batch} {part}" if part else batch
+        assert self.taken.setdefault(name, body) == body, "other reports under one id"
         return Said(200, *own_answer(200, batch))
 
 
@@ -111,7 +112,7 @@ def portal() -> Iterator[tuple[Portal, str]]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            said = made.answer(self.headers["Hubbub-Batch"], body)
+            said = made.answer(self.headers["Hubbub-Batch"], body, self.headers.get("Hubbub-Part", ""))
             self.send_response(said.status)
             self.send_header("Content-Type", said.media)
             if said.elsewhere:
@@ -325,21 +326,37 @@ def test_a_stored_crowd_is_acknowledged_whatever_its_size(tmp_path: Path) -> Non
         assert collector.reports == 10
 
 
-def test_a_crowd_that_is_too_large_for_the_collector_is_cut(tmp_path: Path) -> None:
-    """Its own 413 means that it does not have it: it goes in halves, none of them smaller than a crowd may be."""
+def test_a_crowd_that_is_too_large_for_the_collector_goes_in_smaller_parts(tmp_path: Path) -> None:
+    """Its own 413 means that it does not have it: the same crowd goes in halves under a new id, and stays one crowd."""
     mixer, sent, width = keyed_mixer(tmp_path / "shuffler.db"), opaque_items(TASK, 24), sealed_width(TASK)
     with portal() as (between, url):
         mixing = Shuffler(mixer, [TASK], url, "t", "up", 5)
         mixing.accept(TASK, b"".join(sent))
         between.answers = [lambda batch: Said(413, *own_answer(413, batch))] * 2  # all of them, and one half
-        for _ in range(4):
+        for _ in range(3):
             mixing.step()
         assert mixer.outgoing() == []
-        crowds = list(between.taken.values())
-        assert sorted(len(body) // width for body in crowds) == [6, 6, 12]
-        got = b"".join(crowds)
+        parts = list(between.taken.values())
+        assert [len(body) // width for body in parts] == [6, 6, 6, 6]
+        (crowd,) = {name.split()[0] for name in between.taken}
+        assert list(between.taken) == [f"{crowd} {number}/4/24" for number in (1, 2, 3, 4)]
+        got = b"".join(parts)
         assert sorted(got[at : at + width] for at in range(0, len(got), width)) == sorted(sent)
-        assert len({batch for batch, _ in between.sent}) == 5
+        assert len({batch for batch, _ in between.sent}) == 3
+    mixer.close()
+
+
+def test_a_crowd_of_which_no_part_is_small_enough_is_kept(tmp_path: Path) -> None:
+    """Single items are not cut: the crowd is set aside, whole, and tried again at the next start."""
+    mixer = keyed_mixer(tmp_path / "shuffler.db")
+    with portal() as (between, url):
+        mixing = Shuffler(mixer, [TASK], url, "t", "up", 5)
+        mixing.accept(TASK, b"".join(opaque_items(TASK, 5)))
+        between.always = lambda batch: Said(413, *own_answer(413, batch))
+        steps = [mixing.step() for _ in range(6)]
+        assert steps[-1] == (True, 0.0)
+        assert [mixer.crowd(batch).reports for batch in mixer.outgoing()] == [5]
+        assert list(mixing.forward.refused) == mixer.outgoing()
     mixer.close()
 
 
@@ -378,7 +395,7 @@ def test_one_batch_that_cannot_pass_holds_up_nobody(tmp_path: Path) -> None:
         bad = some_reports(TASK, 5)
         answer = between.answer
 
-        def dislike(batch: str, body: bytes) -> Said:
+        def dislike(batch: str, body: bytes, part: str = "") -> Said:
             return FOREIGN["405"](batch) if bad in body else answer(batch, body)
 
         between.answer = dislike  # type: ignore[method-assign]
@@ -412,7 +429,7 @@ def test_a_shuffler_keeps_a_crowd_until_the_collector_itself_has_it(foreign: str
     mixer.close()
 
 
-@pytest.mark.parametrize("status", [409, 413, 422])
+@pytest.mark.parametrize("status", [409, 422])
 def test_a_crowd_that_the_collector_refuses_is_kept(status: int, tmp_path: Path) -> None:
     mixer = keyed_mixer(tmp_path / "shuffler.db")
     with portal() as (between, url):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
-from hubbub.checks.conformance import _Words, task_for
+from hubbub.checks.conformance import TapeCoins, task_for
 from hubbub.mechanisms.registry import make_mechanism, mechanisms
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import GRID, Entries
@@ -123,7 +123,7 @@ def compare(mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> bool:
         cursor = np.array([0, 0, 0, 0, 1])
         batch.compiled(type(records), type(shape))((words, cursor), 0, count, records, shape, reports)
         exact = Python([[0] * reports.shape[1] for _ in range(len(reports))])
-        tape = _Words(5)
+        tape = TapeCoins.seeded(5)
         tape._queue = words.tolist()[::-1]
         batch(tape, 0, count, plain(records), plain(shape), exact)
         seen.append((reports.tolist(), [list(map(int, row)) for row in list.__iter__(exact)]))

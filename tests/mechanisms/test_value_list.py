@@ -11,7 +11,7 @@ from measuring import KEYS, crowd
 
 from hubbub.checks.audit import exact_audit, sampled_audit
 from hubbub.checks.conformance import (
-    _Words,
+    TapeCoins,
     check_batch,
     check_privacy,
     check_wire,
@@ -213,7 +213,7 @@ def test_bulk_goes_on_when_words_run_out() -> None:
     entries = Entries(entries.ids % np.uint64(3), entries.values, entries.offsets)
     seeds = np.zeros(len(entries), dtype=np.uint64)
     bulk = mechanism.randomize(task.keys, entries, seeds, InsecureCoins(4))
-    slow = mechanism.randomize(task.keys, entries, seeds, _Words(4))  # type: ignore[arg-type]
+    slow = mechanism.randomize(task.keys, entries, seeds, TapeCoins.seeded(4))  # type: ignore[arg-type]
     assert np.array_equal(bulk, slow)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helpers import fits, python, refused, steady, tilted
-from hubbub.checks.conformance import _crowd, _Words, task_for
+from hubbub.checks.conformance import TapeCoins, _crowd, task_for
 from hubbub.checks.exact import Enumeration, laplace_law
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.record import sample_down
@@ -359,7 +359,7 @@ def test_noise_is_the_same_function_of_the_same_words(scale: tuple[int, int]) ->
     """Compiled and interpreted, for scales with many and few digits beside the number."""
     numerator, denominator = scale
     limit = 1 << 60
-    drawn, tape = bulk(draw_noise, 5, (numerator, denominator, limit), 5000), _Words(5)
+    drawn, tape = bulk(draw_noise, 5, (numerator, denominator, limit), 5000), TapeCoins.seeded(5)
     assert drawn[:300].tolist() == [
         tape.clamped_laplace(1, numerator, denominator, limit) for _ in range(300)
     ]
@@ -462,7 +462,7 @@ def test_running_out_of_tape_changes_nothing(mechanism: Any, monkeypatch: pytest
     entries = _crowd(mechanism, 200, 16, mechanism.max_entries, seed=3)
     drawn = len(entries) * mechanism.seeds_per_report
     seeds = SimulatedSeeds(4).draw(mechanism.layout.fields[0].bits, drawn)
-    interpreted = mechanism.randomize(keys, entries, seeds, _Words(9))
+    interpreted = mechanism.randomize(keys, entries, seeds, TapeCoins.seeded(9))
     monkeypatch.setattr(kernels, "BULK", 1)
     dripping = Dripping(9)
     dripped = mechanism.randomize(keys, entries, seeds, dripping)
@@ -473,7 +473,7 @@ def test_running_out_of_tape_changes_nothing(mechanism: Any, monkeypatch: pytest
 
 def test_running_out_of_tape_changes_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = _crowd(MECHANISMS[0], 200, 16, 12, seed=3)
-    interpreted, summary = sample_down(entries, 4, _Words(2))  # type: ignore[arg-type]
+    interpreted, summary = sample_down(entries, 4, TapeCoins.seeded(2))  # type: ignore[arg-type]
     assert summary.sampled_records > 100
     monkeypatch.setattr(kernels, "BULK", 1)
     dripped, _ = sample_down(entries, 4, Dripping(2))

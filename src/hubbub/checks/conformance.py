@@ -135,6 +135,12 @@ class TapeCoins(_Sampler):
     def __init__(self, words: Iterator[int]) -> None:
         self._words = words
 
+    @classmethod
+    def seeded(cls, seed: int) -> TapeCoins:
+        """The words that compiled kernels read with `InsecureCoins(seed)`."""
+        source = InsecureCoins(seed)
+        return cls(word for _ in count() for word in source.words(4096).tolist())
+
     def word(self) -> int:
         return next(self._words)
 
@@ -161,8 +167,7 @@ def check_batch(mechanism: Mechanism) -> None:
     each = mechanism.seeds_per_report
     seeds = SimulatedSeeds(4).draw(mechanism.layout.fields[0].bits, BULK * each)
     bulk = mechanism.randomize(task.keys, entries, seeds, InsecureCoins(9))
-    source = InsecureCoins(9)
-    tape = TapeCoins(word for _ in count() for word in source.words(4096).tolist())
+    tape = TapeCoins.seeded(9)
     singles = [
         mechanism.randomize(task.keys, entries.slice(i, i + 1), seeds[each * i : each * (i + 1)], tape)  # type: ignore[arg-type]
         for i in range(200)
