@@ -39,7 +39,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hubbub.collect.allowance import Allowance
+from hubbub.collect.allowance import Allowance, check_limit
 from hubbub.collect.closing import Closing
 from hubbub.collect.forward import Forward
 from hubbub.collect.health import Health
@@ -101,6 +101,8 @@ class Shuffler:
         self.rules = {task.digest.hex(): Closing.of(task, closing) for task in tasks}
         self._turns = {name: rule.turn(time.time()) for name, rule in self.rules.items()}
         self.allowance = None if per_token is None else Allowance(per_token)
+        if per_token is not None:
+            check_limit(tasks, per_token, "--per-token")
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
         self.upload_tokens = [upload_tokens] if isinstance(upload_tokens, str) else list(upload_tokens)
         self._collector, self._crowd = service_address(collector), crowd

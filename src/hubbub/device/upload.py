@@ -72,6 +72,10 @@ class Uploader:
     ) -> None:
         if batch < 1:
             raise Refused(f"A batch has at least 1 report, not {batch}.")
+        if task.messages and sealed_for is None:
+            raise Refused(
+                "A task with several messages is for a shuffler: give its address and the collector's key, sealed_for."
+            )
         self._address, self._timeout = service_address(url), timeout
         self._task, self._token = task, token
         self._batch, self._linger = batch, linger
