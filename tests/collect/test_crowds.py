@@ -338,6 +338,31 @@ def test_an_uploader_sends_all_messages_of_a_device_together(tmp_path: Path) -> 
             assert sorted(requests) == sorted(made)
 
 
+def test_messages_of_a_device_are_never_torn_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a crash while they are written, and not by a shuffler that calls them too large."""
+    items = opaque_items(SEVERAL, 8)
+    mixer = keyed_mixer(tmp_path / "shuffler.db")
+    mixing = shuffler(mixer, SEVERAL, 2, "1d")
+    with serving(create_shuffler_app(mixing)) as url:
+        with Uploader(url, SEVERAL, "up", tmp_path / "spool", batch=3, sealed_for=bytes(32)) as uploader:
+            with monkeypatch.context() as broken:
+                broken.setattr("hubbub.primitives.envelope.os.replace", lambda *names: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    uploader.add_sealed(items)
+            assert uploader.waiting == 0
+        with monkeypatch.context() as small:
+            small.setattr("hubbub.collect.relay.LARGEST_BODY", 5 * sealed_width(SEVERAL))
+            with Uploader(url, SEVERAL, "up", tmp_path / "spool", batch=3, sealed_for=bytes(32)) as uploader:
+                uploader.add_sealed(items)
+                assert not uploader.flush()
+                assert [path.stat().st_size for path in uploader.refused] == [8 * sealed_width(SEVERAL)]
+        assert mixer.waiting(SEVERAL) == 0
+        with Uploader(url, SEVERAL, "up", tmp_path / "spool", batch=3, sealed_for=bytes(32)) as uploader:
+            uploader.add_sealed(items)
+            assert uploader.flush()
+        assert mixer.waiting(SEVERAL) == 8
+
+
 def test_an_uploader_without_a_shuffler_takes_no_several_messages(tmp_path: Path) -> None:
     """Unmixed, the epsilons of all messages of a device add up."""
     with refused("for a shuffler", "sealed_for"):
