@@ -141,6 +141,37 @@ def test_crowds_close_by_the_clock(mixer: Mixer, monkeypatch: pytest.MonkeyPatch
     assert sizes(mixer) == [5, 50]
 
 
+@pytest.mark.parametrize("restarts", ["in time", "too late"])
+def test_a_restart_at_the_hour_does_not_keep_a_crowd(
+    mixer: Mixer, monkeypatch: pytest.MonkeyPatch, restarts: str
+) -> None:
+    """What should have left while nobody was here leaves at the start; a restart in between closes nothing."""
+    clock = Clock(monkeypatch, "2026-11-16")
+    first = shuffler(mixer, SEVERAL, 2, "6h")
+    first.step()
+    clock.pass_by(minutes=30)
+    first.accept(SEVERAL, b"".join(opaque_items(SEVERAL, 100)))
+    first.step()
+    assert sizes(mixer) == []
+    clock.pass_by(hours=5 if restarts == "in time" else 6)
+    second = shuffler(mixer, SEVERAL, 2, "6h")
+    second.step()
+    assert sizes(mixer) == ([] if restarts == "in time" else [100])
+    second.accept(SEVERAL, b"".join(opaque_items(SEVERAL, 90)))
+    second.step()
+    shuffler(mixer, SEVERAL, 2, "6h").step()  # once more, in the same stretch
+    assert sizes(mixer) == ([] if restarts == "in time" else [100])
+    clock.pass_by(hours=6)
+    shuffler(mixer, SEVERAL, 2, "6h").step()
+    expected = [190] if restarts == "in time" else [90, 100]
+    assert sizes(mixer) == expected
+    second.accept(SEVERAL, b"".join(opaque_items(SEVERAL, 80)))
+    clock.pass_by(hours=7)
+    for close in ("7h", "6h"):  # another rule has no past
+        shuffler(mixer, SEVERAL, 2, close).step()
+    assert sizes(mixer) == expected
+
+
 def test_rules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for text in ("", "often", "0h", "6", "h", "-1h", "1w"):
         with refused("when crowds close"):
