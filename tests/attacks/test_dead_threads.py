@@ -13,8 +13,8 @@ from collecting import Collector, collected_task, collecting, eventually, some_r
 from live import ask, bearer, keyed_mixer, opaque_items
 from sqlalchemy.exc import ProgrammingError
 
+from hubbub.collect import forward as module
 from hubbub.collect import service, workers
-from hubbub.collect import shuffler as module
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
 from hubbub.collect.shuffler import Shuffler, create_shuffler_app
