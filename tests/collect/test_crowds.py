@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import permutations
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from helpers import contents, fits, refuse, refused, tilted
 from hubbub.collect import mixer as mixing_module
 from hubbub.collect import shuffler as module
 from hubbub.collect.closing import Closing
+from hubbub.collect.database import crowd_periods
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.names import Names, column, each
 from hubbub.collect.promises import people_in
@@ -26,7 +28,7 @@ from hubbub.collect.staging import permutation
 from hubbub.device.ledger import Ledger
 from hubbub.device.upload import Uploader
 from hubbub.privacy.messages import messages_guarantee
-from hubbub.privacy.people import people_among, reports_of
+from hubbub.privacy.people import most_of_one, people_among, reports_of
 from hubbub.privacy.shuffle import shuffled_guarantee
 from hubbub.protocol.sealing import seal, sealed_width
 from hubbub.protocol.task import Task
@@ -137,6 +139,37 @@ def test_crowds_close_by_the_clock(mixer: Mixer, monkeypatch: pytest.MonkeyPatch
     clock.pass_by(hours=6)
     mixing.step()
     assert sizes(mixer) == [5, 50]
+
+
+@pytest.mark.parametrize("restarts", ["in time", "too late"])
+def test_a_restart_at_the_hour_does_not_keep_a_crowd(
+    mixer: Mixer, monkeypatch: pytest.MonkeyPatch, restarts: str
+) -> None:
+    """What should have left while nobody was here leaves at the start; a restart in between closes nothing."""
+    clock = Clock(monkeypatch, "2026-11-16")
+    first = shuffler(mixer, SEVERAL, 2, "6h")
+    first.step()
+    clock.pass_by(minutes=30)
+    first.accept(SEVERAL, b"".join(opaque_items(SEVERAL, 100)))
+    first.step()
+    assert sizes(mixer) == []
+    clock.pass_by(hours=5 if restarts == "in time" else 6)
+    second = shuffler(mixer, SEVERAL, 2, "6h")
+    second.step()
+    assert sizes(mixer) == ([] if restarts == "in time" else [100])
+    second.accept(SEVERAL, b"".join(opaque_items(SEVERAL, 90)))
+    second.step()
+    shuffler(mixer, SEVERAL, 2, "6h").step()  # once more, in the same stretch
+    assert sizes(mixer) == ([] if restarts == "in time" else [100])
+    clock.pass_by(hours=6)
+    shuffler(mixer, SEVERAL, 2, "6h").step()
+    expected = [190] if restarts == "in time" else [90, 100]
+    assert sizes(mixer) == expected
+    second.accept(SEVERAL, b"".join(opaque_items(SEVERAL, 80)))
+    clock.pass_by(hours=7)
+    for close in ("7h", "6h"):  # another rule has no past
+        shuffler(mixer, SEVERAL, 2, close).step()
+    assert sizes(mixer) == expected
 
 
 def test_rules_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -336,6 +369,38 @@ def test_an_uploader_sends_all_messages_of_a_device_together(tmp_path: Path) -> 
             assert sorted(requests) == sorted(made)
 
 
+def test_messages_of_a_device_are_never_torn_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a crash while they are written, and not by a shuffler that calls them too large."""
+    items = opaque_items(SEVERAL, 8)
+    mixer = keyed_mixer(tmp_path / "shuffler.db")
+    mixing = shuffler(mixer, SEVERAL, 2, "1d")
+    with serving(create_shuffler_app(mixing)) as url:
+        with Uploader(url, SEVERAL, "up", tmp_path / "spool", batch=3, sealed_for=bytes(32)) as uploader:
+            with monkeypatch.context() as broken:
+                broken.setattr("hubbub.primitives.envelope.os.replace", lambda *names: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    uploader.add_sealed(items)
+            assert uploader.waiting == 0
+        with monkeypatch.context() as small:
+            small.setattr("hubbub.collect.relay.LARGEST_BODY", 5 * sealed_width(SEVERAL))
+            with Uploader(url, SEVERAL, "up", tmp_path / "spool", batch=3, sealed_for=bytes(32)) as uploader:
+                uploader.add_sealed(items)
+                assert not uploader.flush()
+                assert [path.stat().st_size for path in uploader.refused] == [8 * sealed_width(SEVERAL)]
+        assert mixer.waiting(SEVERAL) == 0
+        with Uploader(url, SEVERAL, "up", tmp_path / "spool", batch=3, sealed_for=bytes(32)) as uploader:
+            uploader.add_sealed(items)
+            assert uploader.flush()
+        assert mixer.waiting(SEVERAL) == 8
+
+
+def test_an_uploader_without_a_shuffler_takes_no_several_messages(tmp_path: Path) -> None:
+    """Unmixed, the epsilons of all messages of a device add up."""
+    with refused("for a shuffler", "sealed_for"):
+        Uploader("http://127.0.0.1:9", SEVERAL, "up", tmp_path / "spool")
+    assert not (tmp_path / "spool").exists()
+
+
 # Limits per person
 
 
@@ -383,7 +448,47 @@ def test_a_token_is_for_so_many_reports(tmp_path: Path, monkeypatch: pytest.Monk
         Shuffler(Mixer(tmp_path / "c.db"), [DAILY], "http://x", "t", "up", 5, per_token=0)
 
 
+@pytest.mark.parametrize("limit", ["--per-token", "public_reports"])
+def test_a_limit_that_honest_devices_exceed_is_refused(tmp_path: Path, limit: str) -> None:
+    """A device with many messages would fall silent, or send them in two halves: then their number is not Poisson."""
+    least = most_of_one(Fraction(4))
+    for most in (least - 1, least):
+        mixer = keyed_mixer(tmp_path / f"{most}.db")
+
+        def make(mixer: Mixer = mixer, most: int = most) -> None:
+            personal, public = (most, 0) if limit == "--per-token" else (None, most)
+            closing = Closing.parse("1d")
+            made = Shuffler(mixer, [SEVERAL], "http://x", "t", "up", 5, closing=closing, per_token=personal)
+            create_shuffler_app(made, Settings(public_reports=public))
+
+        if most < least:
+            with refused(limit, f"at least {least}"):
+                make()
+        else:
+            make()
+        mixer.close()
+
+
 # What is promised
+
+
+def test_what_earlier_versions_did_not_count_by_period_is_not_promised_away(tmp_path: Path) -> None:
+    """Crowds of periods that nobody counted belong to all that somebody has said so far."""
+    reports, width = some_reports(DAILY, 40, seed=5), DAILY.mechanism.layout.width
+    with collecting(f"sqlite:///{tmp_path / 'store.db'}", DAILY) as service:
+        rows = [reports[at * width : (at + 1) * width] for at in range(40)]
+        for day in ("16", "17"):
+            items = [seal(row, service.service.keys.public, DAILY, f"2026-11-{day}") for row in rows]
+            assert service.upload(b"".join(items), f"c{day}", path=service.shuffled).status == 200
+        before = service.get(service.path).json["guarantee"]["shuffled"]
+        with service.service.store.writing() as connection:  # as a migration leaves it
+            connection.execute(crowd_periods.delete().where(crowd_periods.c.period == "2026-11-16"))
+        after = service.get(service.path).json["guarantee"]["shuffled"]
+        page = service.get(f"/tasks/{DAILY.digest.hex()}").body.decode()
+    assert before["so_far"]["periods"] == 2
+    assert after["so_far"] is None
+    assert [row["period"] for row in after["periods"]] == ["2026-11-17"]
+    assert "periods so far" not in page
 
 
 def test_the_guarantee_of_periods(tmp_path: Path) -> None:

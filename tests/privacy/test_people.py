@@ -6,9 +6,10 @@ import math
 from fractions import Fraction
 
 import pytest
+from scipy.stats import poisson
 
 from helpers import refused
-from hubbub.privacy.people import FAILURE, people_among, reports_of
+from hubbub.privacy.people import FAILURE, most_of_one, people_among, reports_of
 
 
 def reaches(mean: Fraction, least: int) -> Fraction:
@@ -54,3 +55,17 @@ def test_it_grows_with_messages_and_comes_close() -> None:
 def test_a_crowd_of_nobody_is_refused() -> None:
     with refused("at least 1 person"):
         reports_of(0, Fraction(1))
+
+
+def test_a_device_practically_never_sends_more_than_must_be_taken() -> None:
+    """The tail of the law beyond it, for means of all sizes; a third less, and it would be noticed."""
+    means = [
+        Fraction(1, 1000),
+        Fraction(1, 2),
+        *(Fraction(2) ** power for power in range(14)),
+        Fraction(10_000),
+    ]
+    beyond = [float(poisson.sf(most_of_one(mean), float(mean))) for mean in means]
+    assert max(beyond) < 1e-14
+    less = [math.ceil(mean + (most_of_one(mean) - mean) * 2 / 3) for mean in means]
+    assert max(poisson.sf(each, float(mean)) for each, mean in zip(less, means, strict=True)) > 1e-10

@@ -5,8 +5,9 @@ like another person's. With personal tokens it can, and takes at most a stated n
 period. It counts in memory and under keyed hashes of tokens, so that nothing on disk links tokens to items, or says
 that a token was used; a restart begins to count anew.
 
-The items of one request and period are taken all or none. So a limit does not cut the messages of a device in two, and
-whether they are taken depends on their number, which does not depend on the record.
+The items of one request and period are taken all or none, so a limit does not cut the messages of a device in two. But
+devices whose messages are too many would fall silent, and the number of messages would no longer be Poisson, which the
+guarantee rests on. So the limit is high enough for all that devices practically send (`check_limit`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import hashlib
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hubbub.collect.mixer import Limit
 from hubbub.primitives.errors import Refused
+from hubbub.privacy.people import most_of_one
 from hubbub.protocol.sealing import label_width
 from hubbub.protocol.task import Task
 
@@ -27,6 +29,17 @@ from hubbub.protocol.task import Task
 _MOST = 1_000_000
 #: Who sends, for which task and period.
 _Mark = tuple[bytes, bytes, bytes]
+
+
+def check_limit(tasks: Iterable[Task], most: int, name: str) -> None:
+    """`Refused` if an honest device may have more messages than can be taken at once: it would be cut off or in two."""
+    for task in tasks:
+        mean = task.mean_messages
+        if mean is not None and most < (least := most_of_one(mean)):
+            raise Refused(
+                f"{name} must be at least {least:,} for task {task.name!r}: a device sends {float(mean):g} messages on "
+                "average, sometimes many more, and what is promised holds if all of them are taken."
+            )
 
 
 class Allowance:

@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS parts (
 );
 CREATE TABLE IF NOT EXISTS ended (task BLOB NOT NULL, period BLOB NOT NULL, PRIMARY KEY (task, period)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keys (name BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS turns (task BLOB PRIMARY KEY, seconds INTEGER NOT NULL, turn INTEGER NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -278,6 +279,13 @@ class Mixer:
         if late:
             self._clear_log()
         return dropped
+
+    def begin_turn(self, task: Task, seconds: int, turn: int) -> int:
+        """Note which stretch of so many seconds has begun; the one that was noted before, 0 if none of that length."""
+        with self._transaction() as db:
+            noted = db.execute("SELECT seconds, turn FROM turns WHERE task = ?", (task.digest,)).fetchone()
+            db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?)", (task.digest, seconds, turn))
+        return int(noted[1]) if noted and noted[0] == seconds else 0
 
     def outgoing(self) -> list[str]:
         """The crowds that have not been acknowledged by the collector."""

@@ -43,9 +43,10 @@ class Promises:
         if spans[0].shuffled is not None:
             shuffled = _shuffled(task, spans[0], crowd, reports)
             shuffled["periods"] = [self._period(task, each) for each in periods[-_SHOWN:]]
-            so_far = (
-                self._promise(task, min(each.smallest for each in periods), len(periods)) if periods else None
-            )
+            so_far = None
+            # Stores of earlier versions did not count crowds by period: nobody knows how many periods these were.
+            if periods and sum(each.reports for each in periods) >= reports:
+                so_far = self._promise(task, min(each.smallest for each in periods), len(periods))
             shuffled["so_far"] = so_far and {"periods": len(periods), **so_far.as_dict()}
         return {
             "guarantee": {"local": task.guarantee.as_dict(), "shuffled": shuffled},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.types import Receive
 
+from hubbub.collect.allowance import check_limit
 from hubbub.collect.groups import Groups, TooSlow
 from hubbub.collect.intake import Intake, Room, batch_in, bearer_in, length_in
 from hubbub.collect.mixer import LARGEST_BODY
@@ -47,6 +48,8 @@ class Relay(Intake[_Sealed]):
             raise Refused(
                 "A limit per token needs tokens: leave out --per-token, or set public_reports to 0."
             )
+        if self._strangers:  # who sends more at once is told to send less at once
+            check_limit(shuffler.tasks.values(), self._strangers.most, "public_reports")
         self._shuffler = shuffler
         self._secret = secrets.token_bytes(32)
         self._tokens = {self._mark(token.encode()) for token in shuffler.upload_tokens}

@@ -39,7 +39,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hubbub.collect.allowance import Allowance
+from hubbub.collect.allowance import Allowance, check_limit
 from hubbub.collect.closing import Closing
 from hubbub.collect.forward import Forward
 from hubbub.collect.health import Health
@@ -99,8 +99,11 @@ class Shuffler:
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
         self.rules = {task.digest.hex(): Closing.of(task, closing) for task in tasks}
-        self._turns = {name: rule.turn(time.time()) for name, rule in self.rules.items()}
+        #: The stretch of time that each task is in, once somebody has looked.
+        self._turns: dict[str, int] = {}
         self.allowance = None if per_token is None else Allowance(per_token)
+        if per_token is not None:
+            check_limit(tasks, per_token, "--per-token")
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
         self.upload_tokens = [upload_tokens] if isinstance(upload_tokens, str) else list(upload_tokens)
         self._collector, self._crowd = service_address(collector), crowd
@@ -222,12 +225,23 @@ class Shuffler:
                 self.mixer.close_crowds(task, self.least(task), current)
             return
         turn = rule.turn(time.time())
-        if turn != self._turns[name]:
-            self._turns[name] = turn
+        if self._begins(task, rule, turn):
             due = rule.due(task, self.mixer.periods(task), current, today())
             self.mixer.close_crowds(task, self.least(task), due)
         elif ended:  # the last moment for a period that is closed for good
             self.mixer.close_crowds(task, self.least(task), ended)
+
+    def _begins(self, task: Task, rule: Closing, turn: int) -> bool:
+        """Whether a stretch of time has ended since somebody looked, perhaps before a restart.
+
+        Nothing comes while nobody is here, so what is there after a restart was there when the stretch ended.
+        """
+        name = task.digest.hex()
+        if self._turns.get(name) == turn:
+            return False
+        before = self.mixer.begin_turn(task, rule.seconds, turn)
+        self._turns[name] = turn
+        return before not in (0, turn)
 
     def full(self) -> bool:
         """Whether no more items can be taken now."""

@@ -44,7 +44,9 @@ class Client:
     def report(self, record: Record) -> bytes:
         """One private report of a record: a map key -> value, or a collection of keys."""
         if self.task.messages:
-            raise Refused("This task asks for several messages, each sent on its own: call reports(record).")
+            raise Refused(
+                "This task asks for several messages, each sealed on its own: call reports(record)."
+            )
         return self._made(record).tobytes()
 
     def reports(self, record: Record) -> list[bytes]:

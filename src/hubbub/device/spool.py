@@ -2,6 +2,7 @@
 
 Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, the day
 and a fresh random number, so at any moment a report is in exactly one place. What is sent is a function of that file.
+Reports that must not be torn apart are a batch from the beginning.
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ class Spool:
                 self._append(part)
             if self._size() >= most:
                 self._finish()
+
+    def take_whole(self, reports: bytes) -> None:
+        """Keep reports as a batch of their own: after a crash all of them are there, or none."""
+        with self._files:
+            name = _new_name()
+            write_atomic(self._batch(name), reports, private=True)
+            self.untold.add(name)
 
     def finish(self, older_than: float | None = None) -> None:
         """Turn what is open into a batch, if it has waited for so many seconds."""
@@ -174,13 +182,14 @@ class Spool:
     def _finish(self) -> None:
         """Turn what is open into a batch with an id of its own."""
         if self._size():
-            name = f"{_today()}{secrets.token_hex(16)}"
+            name = _new_name()
             self._open.rename(self._batch(name))
             sync_folder(self.folder)
             self.untold.add(name)
         self.oldest = None
 
 
-def _today() -> str:
-    """How ids begin: with the day, so that a collector may forget them later; a clock that was never set says none."""
-    return time.strftime("%Y%m%d-", time.gmtime()) if time.time() > _PLAUSIBLE else ""
+def _new_name() -> str:
+    """Ids begin with the day, so that a collector may forget them later; a clock that was never set says none."""
+    today = time.strftime("%Y%m%d-", time.gmtime()) if time.time() > _PLAUSIBLE else ""
+    return f"{today}{secrets.token_hex(16)}"

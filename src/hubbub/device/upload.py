@@ -72,6 +72,10 @@ class Uploader:
     ) -> None:
         if batch < 1:
             raise Refused(f"A batch has at least 1 report, not {batch}.")
+        if task.messages and sealed_for is None:
+            raise Refused(
+                "A task with several messages is for a shuffler: give its address and the collector's key, sealed_for."
+            )
         self._address, self._timeout = service_address(url), timeout
         self._task, self._token = task, token
         self._batch, self._linger = batch, linger
@@ -124,8 +128,8 @@ class Uploader:
             self.add(ledger.report(self._task, record, day))
         else:
             sealed = ledger.sealed(self._task, record, self._sealed_for, day)
-            if sealed:  # several messages may be none, and travel together: no crowd gets half of them
-                self._take(sealed, len(sealed) // self._width if self._task.messages else 1)
+            if sealed:  # several messages may be none
+                self._take(sealed)
 
     def add(self, reports: bytes) -> None:
         """Take one report, or several one after another; they are on disk when this returns."""
@@ -141,7 +145,10 @@ class Uploader:
         self._take(reports)
 
     def add_sealed(self, items: Sequence[bytes]) -> None:
-        """Take sealed reports for the shuffler, each sealed once and for all; they are on disk when this returns."""
+        """Take sealed reports for the shuffler, each sealed once and for all; they are on disk when this returns.
+
+        For a task with several messages: all of one device, which are sent in one request.
+        """
         if self._sealed_for is None:
             raise Refused(
                 "Only a shuffler takes sealed reports: give the uploader its address and sealed_for."
@@ -150,8 +157,13 @@ class Uploader:
             raise Refused(f"A sealed report of this task has {self._width} bytes, and these are none.")
         self._take(b"".join(items))
 
-    def _take(self, reports: bytes, together: int = 1) -> None:
-        self._spool.take(reports, max(self._batch, together))
+    def _take(self, reports: bytes) -> None:
+        if (
+            self._task.messages
+        ):  # those of a device travel together, whatever happens: no crowd gets half of them
+            self._spool.take_whole(reports)
+        else:
+            self._spool.take(reports, self._batch)
         self._wake.set()
 
     def flush(self, seconds: float = 60.0) -> bool:
@@ -262,7 +274,7 @@ class Uploader:
         # A proxy's limit shows before the collector knows of the batch. After any other answer, or none, the
         # collector may have it, and to send its halves under new ids could count it twice.
         proxys = answer.status == 413 and name in self._spool.untold
-        if count > 1 and (answer.verdict == "too large" or proxys):
+        if count > 1 and not self._task.messages and (answer.verdict == "too large" or proxys):
             self._batch = min(self._batch, count // 2)
             self._spool.halve(name)
             return None

@@ -55,6 +55,15 @@ def reports_of(people: int, messages: Fraction) -> int:
     return high
 
 
+def most_of_one(messages: Fraction) -> int:
+    """So many messages of one device have to be taken, wherever their number is limited.
+
+    What is refused changes the law that the guarantee rests on. M + 8 sqrt(M) + 8 are exceeded with a probability below
+    1e-14 by each device (the tests add up the tail), so for n people delta grows by at most n times that.
+    """
+    return math.ceil(messages + 8 * math.sqrt(messages) + 8)
+
+
 def _reaches(mean: Fraction, reports: int) -> float:
     """P(Poisson(mean) >= reports)."""
     from scipy.special import gammainc
