@@ -147,6 +147,8 @@ interface Told {
   period?: Period;
   reports_per_period?: number;
   messages?: number;
+  low?: number;
+  high?: number;
   keys: { kind: string; salt: string; vocabulary?: string[] };
   mechanism: Promised;
 }
@@ -206,8 +208,8 @@ function check(given: Document, told: Told): void {
     /^[0-9a-f]{32}$/.test(given.keys.salt) &&
     (told.keys.vocabulary === undefined || told.keys.vocabulary.length === given.keys.count) &&
     [low, high, center, half].every(Number.isFinite) &&
-    half > 0 &&
-    (kind === "signed" || kind === "set");
+    // A narrower range would stretch values, and distances between records with them.
+    (kind === "set" ? half === 1 : kind === "signed" && half >= ((told.high ?? 1) - (told.low ?? -1)) / 2);
   if (!agrees) throw new Refused("The task document contradicts the task that it is for: export it again.");
   const { count, count_lengths } = given.keys;
   const keys = { kind: given.keys.kind, count, countLengths: count_lengths };

@@ -164,6 +164,7 @@ test("a document with the right digest cannot make its randomizer say more than 
     (d) => Object.assign(d.guarantee, { delta: 0.5 }),
     (d) => Object.assign(d.guarantee, { unit: "entry of a record" }),
     (d) => Object.assign(d.values, { half: 0 }),
+    (d) => Object.assign(d.values, { half: d.values.half / 4 }),
     (d) => Object.assign(d.mechanism, { buckets: 1.5 }),
   ];
   const refusals = /contradicts the task|more than its epsilon allows/;
