@@ -6,6 +6,7 @@
  * the outcomes that it draws from otherwise; one that is not would prove the entry. Noise keeps it if its scale is at
  * least the sensitivity over epsilon. The proofs, and the sensitivities, are in hubbub/mechanisms.
  */
+import { Refused } from "./errors.js";
 import type { Family } from "./hashing.js";
 import type { Keys } from "./keys.js";
 import { Shape } from "./mechanisms/shape.js";
@@ -125,9 +126,12 @@ function noiseIsEnough(
   return reported >= Math.sqrt(length * signs) * steps + after;
 }
 
-/** Counts that are multiplied with 32 bits stay exact. */
 function isCount(number: number): boolean {
-  return Number.isInteger(number) && number >= 1 && number <= 2 ** 20;
+  if (number > 2 ** 21) {
+    // Times 32 bits of a hash, more are no exact double.
+    throw new Refused(`This client does not take ${number} buckets or seeds: 2,097,152 at most.`);
+  }
+  return Number.isInteger(number) && number >= 1;
 }
 
 function isPower(number: number): boolean {

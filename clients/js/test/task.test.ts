@@ -181,6 +181,19 @@ test("a document with the right digest cannot make its randomizer say more than 
   assert.ok(tried > 400, String(tried));
 });
 
+test("as many buckets as can be counted exactly", async () => {
+  const [{ document }] = (vectors("reports.json").tasks as { document: string }[]).filter((row) =>
+    row.document.includes('"family":"prf"'),
+  );
+  const asking = (buckets: number): string => {
+    const copy = JSON.parse(document);
+    copy.mechanism.buckets = copy.mechanism.shape.buckets = buckets;
+    return JSON.stringify(copy);
+  };
+  assert.equal(await refusal(asking(2 ** 21)), "taken");
+  assert.match(await refusal(asking(2 ** 21 + 1)), /does not take 2097153 buckets/);
+});
+
 test("a record's noise is not exchanged for that of one entry", async () => {
   const tasks = (vectors("reports.json").tasks as { document: string }[]).map((row) =>
     JSON.parse(row.document),
