@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,24 @@ def test_a_visitor_reports_once_a_week_and_sees_the_bytes(demo: Demo) -> None:
     demo.says("#outcome", "Sent, and acknowledged")
     assert demo.reports == 2
     assert len(demo.posted) == 2
+
+
+def test_a_visitor_who_comes_back_next_week_may_report_again(demo: Demo) -> None:
+    """To look at the page spends nothing: the next week's report is the visitor's to make."""
+    page = demo.page
+    page.click("#report")
+    demo.says("#outcome", "Sent, and acknowledged")
+    first = demo.shown()
+    page.clock.set_fixed_time(datetime.datetime.now() + datetime.timedelta(days=7))
+    for _ in range(2):
+        page.reload()
+        demo.says("#outcome", "3 bytes will leave")
+    page.click("label:has-text('migraine')")
+    page.click("#report")
+    demo.says("#left", "all that has left of your answers")
+    demo.says("#outcome", "Sent, and acknowledged")
+    assert demo.reports == 2
+    assert [bytes(unseal(body, kind=b"R").payload) for body in demo.posted] == [first, demo.shown()]
 
 
 def test_it_says_what_the_guarantee_allows(demo: Demo) -> None:

@@ -184,6 +184,24 @@ def test_a_shuffler_is_open_in_the_same_way(tmp_path: Path) -> None:
         assert send(1, **bearer("wrong")).status == 401
 
 
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_what_a_browser_sends_without_asking_is_not_taken(tmp_path: Path, version: str) -> None:
+    """A form or a "no-cors" request of any page comes without a header of its own, and no browser asks before it."""
+    settings = Settings(report_origins=(PAGE,), public_reports=1000)
+    simple = {"Origin": "https://other.example", "Content-Type": "text/plain"}
+    mixing = Shuffler(keyed_mixer(tmp_path / "m.db"), [TASK], "http://127.0.0.1:9", "s", "up", 100)
+    with serving(create_shuffler_app(mixing, settings)) as address:
+        url = f"{address}/{version}/tasks/{TASK.digest.hex()}/sealed"
+        assert ask(url, b"".join(opaque_items(TASK, 3)), simple).status == 400
+        assert mixing.mixer.waiting(TASK) == 0
+    with collecting(
+        f"sqlite:///{tmp_path}/s.db", TASK, report_origins=(PAGE,), public_reports=1000
+    ) as collector:
+        url = f"{collector.address}{collector.path}/reports"
+        assert ask(url, sealed_batch(TASK, some_reports(TASK, 3)), simple).status == 400
+        assert collector.reports == 0
+
+
 def test_addresses_are_counted_apart_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strangers, "_MINUTE", 0.05)
     monkeypatch.setattr(strangers, "_MOST", 4)

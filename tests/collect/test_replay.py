@@ -1,4 +1,4 @@
-"""A report that goes through the shuffler arrives once, whoever asks, sends or copies it again."""
+"""A report arrives once, whoever asks for it again; through the shuffler, whoever sends or copies it again, too."""
 
 from __future__ import annotations
 
@@ -212,10 +212,25 @@ def test_an_uploader_to_a_shuffler_seals_nothing_itself(tmp_path: Path) -> None:
     with Uploader(url, task, "up", tmp_path / "spool") as uploader:
         with refused("shuffler", "sealed_for"):
             uploader.add_sealed([bytes(sealed_width(task))])
-        uploader.report(ledger, {2})
-        assert uploader.waiting == 1
-    (waiting,) = [data for name, data in contents(tmp_path / "spool").items() if name.endswith("open")]
-    assert waiting == ledger.report(task, {1})
+        uploader.report(ledger, {2})  # was given out above, to be sent from there
+        assert uploader.waiting == 0
+
+
+def test_a_device_that_asks_a_collector_again_is_counted_once(tmp_path: Path) -> None:
+    """A collector knows no report again: three times a day for two days of one week, and a day of the next, are two
+    reports, and so they are with another uploader."""
+    task = collected_task(period="week")
+    ledger = Ledger(tmp_path / "ledger.json")
+    monday = datetime.date(2024, 3, 4)
+    with collecting(f"sqlite:///{tmp_path / 'store.db'}", task) as collector:
+        token = collector.service.tokens.new("upload")
+        for _ in range(2):
+            with Uploader(collector.address, task, token, tmp_path / "spool") as uploader:
+                for days in (0, 0, 0, 1, 1, 1, 7):
+                    uploader.report(ledger, {days}, monday + datetime.timedelta(days=days))
+                assert uploader.flush()
+        assert collector.reports == 2
+    assert ledger.spent(task) == 2 * task.guarantee.epsilon
 
 
 # Copied

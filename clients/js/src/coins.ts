@@ -30,7 +30,8 @@ export abstract class WordCoins implements Coins {
   below(bound: number): number;
   below(bound: bigint): bigint;
   below(bound: number | bigint): number | bigint {
-    if (bound < 1) throw new RangeError("there is no number below 0 to draw");
+    if (bound < 1 || bound > (typeof bound === "number" ? 2 ** 32 : 1n << 64n))
+      throw new RangeError(String(bound));
     return typeof bound === "number" ? this.#small(bound) : this.#large(bound);
   }
 

@@ -82,19 +82,24 @@ export class Ledger {
     return task.epsilon * Object.values(periods).reduce((count, made) => count + made.length, 0);
   }
 
-  /** The last report of this period that was made for this way. */
-  async #again(task: Task, sealed: boolean, day: Date): Promise<Uint8Array> {
-    const period = periodOf(task.period, day);
-    const made = madeIn(await readBook(this.store, task), task, period);
+  /** The last report of this period that was made for a collector, or sealed; undefined if there is none. */
+  async last(task: Task, sealed = false, day = new Date()): Promise<Uint8Array | undefined> {
+    const made = madeIn(await readBook(this.store, task), task, periodOf(task.period, day));
     const last = made.filter((each) => (typeof each !== "string") === sealed).at(-1);
+    return last === undefined ? undefined : fromHex(typeof last === "string" ? last : last.sealed);
+  }
+
+  /** The same, which must be there. */
+  async #again(task: Task, sealed: boolean, day: Date): Promise<Uint8Array> {
+    const last = await this.last(task, sealed, day);
     if (last === undefined) {
       const [one, other] = sealed ? ["a shuffler", "a collector"] : ["a collector", "a shuffler"];
       throw new BudgetSpent(
-        `The budget of task "${task.name}" for period ${period} is spent on reports to ${other}; ` +
+        `The budget of task "${task.name}" for period ${periodOf(task.period, day)} is spent on reports to ${other}; ` +
           `the same report must not reach ${one} as well.`,
       );
     }
-    return fromHex(typeof last === "string" ? last : last.sealed)!;
+    return last;
   }
 }
 

@@ -42,8 +42,11 @@ export interface Entries {
   values: number[];
 }
 
-/** Decimal text as Python reads it, in ASCII digits. */
-const DECIMAL = /^\s*[+-]?(\d+(_\d+)*\.?(\d+(_\d+)*)?|\.\d+(_\d+)*)([eE][+-]?\d+(_\d+)*)?\s*$/;
+/** Decimal text as Python reads it, in ASCII digits; what counts as space is Python's, too. */
+const SPACE = "[\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]*";
+const DECIMAL = new RegExp(
+  `^${SPACE}([+-]?(\\d+(_\\d+)*(\\.(\\d+(_\\d+)*)?)?|\\.\\d+(_\\d+)*)([eE][+-]?\\d+(_\\d+)*)?)${SPACE}$`,
+);
 
 function numberOf(value: unknown): number {
   switch (typeof value) {
@@ -53,7 +56,7 @@ function numberOf(value: unknown): number {
     case "bigint":
       return Number(value);
     case "string":
-      return DECIMAL.test(value) ? Number(value.replaceAll("_", "")) : Number.NaN;
+      return Number(DECIMAL.exec(value)?.[1].replaceAll("_", "") ?? Number.NaN);
     default:
       return Number.NaN;
   }

@@ -1,7 +1,7 @@
 /** The task: what is collected, and how. In Python: hubbub/protocol/task.py and device_document.py. */
 import type { Coins, Seeds } from "./coins.js";
 import { Refused } from "./errors.js";
-import { type Family, hashEntries } from "./hashing.js";
+import { hashEntries } from "./hashing.js";
 import { Keys, type Kind } from "./keys.js";
 import { coco } from "./mechanisms/coco.js";
 import { collision } from "./mechanisms/collision.js";
@@ -10,6 +10,7 @@ import { sampled } from "./mechanisms/sampled.js";
 import { type HashedKernel, type ListedKernel, Shape } from "./mechanisms/shape.js";
 import { sketchResponse } from "./mechanisms/sketch_response.js";
 import { sparseSum } from "./mechanisms/sparse_sum.js";
+import { keepsPromise, type Promised, type Randomizer } from "./promise.js";
 import { type Entries, Scale } from "./record.js";
 import { Layout } from "./wire.js";
 
@@ -135,16 +136,7 @@ interface Document {
   keys: { kind: Kind; count: number; bits: number; cohorts: number; count_lengths: boolean; salt: string };
   values: { kind: "set" | "signed"; low: number; high: number; center: number; half: number };
   max_entries: number | null;
-  mechanism: {
-    name: string;
-    code: number;
-    family: Family | null;
-    buckets: number;
-    seeds: number;
-    sided: boolean;
-    in_two_steps: boolean;
-    shape: unknown;
-  };
+  mechanism: Randomizer;
   report: [string, number | string][];
   task: string;
 }
@@ -152,8 +144,13 @@ interface Document {
 /** What is read of the task's canonical form, to which the digest belongs. */
 interface Told {
   name: string;
+  period?: Period;
+  reports_per_period?: number;
+  messages?: number;
+  low?: number;
+  high?: number;
   keys: { kind: string; salt: string; vocabulary?: string[] };
-  mechanism: { name: string; epsilon: number; max_entries?: number };
+  mechanism: Promised;
 }
 
 function readDocument(bytes: Uint8Array): Document {
@@ -177,7 +174,7 @@ function readDocument(bytes: Uint8Array): Document {
   return given;
 }
 
-/** What the document says must be what the task says, and must not favour more than its epsilon allows. */
+/** What the document says must be what the task says, and must not say more than its epsilon allows. */
 function check(given: Document, told: Told): void {
   const name = String(given.mechanism.name);
   if (!Object.hasOwn(HASHED, name) && !Object.hasOwn(LISTED, name)) {
@@ -189,26 +186,35 @@ function check(given: Document, told: Told): void {
     throw new Refused("This task asks for several messages per report, which this client does not send.");
   }
   const shape = new Shape(given.mechanism.shape);
+  const { unit = "record", delta = 0, epsilon, max_entries = 1 } = told.mechanism;
   // Records are sampled down to what the randomizer is for; these two take them whole.
-  const whole = name === "privkv" || (name === "sparse_sum" && !shape.has("reach") && shape.big("clip") < 0n);
-  const limit = whole ? null : (told.mechanism.max_entries ?? 1);
+  const whole = name === "privkv" || unit !== "record";
+  const limit = whole ? null : max_entries;
+  const { low, high, center, half, kind } = given.values;
   const agrees =
     given.max_entries === limit &&
     (whole || !shape.has("limit") || shape.count("limit") === limit) &&
     given.name === told.name &&
+    given.period === (told.period ?? "once") &&
+    ["once", "day", "week", "month"].includes(given.period) &&
+    given.reports_per_period === (told.reports_per_period ?? 1) &&
+    given.messages === (told.messages ?? 0) &&
     name === told.mechanism.name &&
-    given.guarantee.epsilon === told.mechanism.epsilon &&
+    given.guarantee.epsilon === epsilon &&
+    given.guarantee.delta === delta &&
+    given.guarantee.unit === unit &&
     given.keys.kind === told.keys.kind &&
     given.keys.salt === told.keys.salt &&
     /^[0-9a-f]{32}$/.test(given.keys.salt) &&
-    (told.keys.vocabulary === undefined || told.keys.vocabulary.length === given.keys.count);
+    (told.keys.vocabulary === undefined || told.keys.vocabulary.length === given.keys.count) &&
+    [low, high, center, half].every(Number.isFinite) &&
+    // A narrower range would stretch values, and distances between records with them.
+    (kind === "set" ? half === 1 : kind === "signed" && half >= ((told.high ?? 1) - (told.low ?? -1)) / 2);
   if (!agrees) throw new Refused("The task document contradicts the task that it is for: export it again.");
-  if (!shape.has("favoured")) return;
-  const [favoured, other] = shape.weights();
-  // PCKV-GRR may favour one of max_entries different outcomes so much more; for all others that is 1.
-  const among = name === "pckv_grr" ? shape.count("limit") : 1;
-  if (Number(favoured) / Number(other) > (among * Math.expm1(told.mechanism.epsilon) + 1) * (1 + 1e-12)) {
-    throw new Refused("The task document favours outcomes more than its epsilon allows: do not use it.");
+  const { count, count_lengths } = given.keys;
+  const keys = { kind: given.keys.kind, count, countLengths: count_lengths };
+  if (!keepsPromise(given.mechanism, told.mechanism, keys, kind === "signed", given.report[0]?.[1])) {
+    throw new Refused("The task document says more than its epsilon allows: do not use it.");
   }
 }
 

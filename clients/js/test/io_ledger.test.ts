@@ -32,6 +32,10 @@ function tests(): void {
     }
     await assert.rejects(ledger.fresh(week, RECORD, MONDAY), BudgetSpent);
     assert.equal(await ledger.spent(week), week.epsilon);
+    assert.deepEqual(await ledger.last(week, false, MONDAY), first);
+    assert.equal(await ledger.last(week, true, MONDAY), undefined);
+    assert.equal(await ledger.last(week, false, new Date(2026, 10, 23)), undefined); // looking spends nothing
+    assert.equal(await ledger.spent(week), week.epsilon);
     await ledger.fresh(week, RECORD, new Date(2026, 10, 23));
     assert.equal(await ledger.spent(week), 2 * week.epsilon);
     assert.deepEqual(await ledger.report(week, RECORD, MONDAY), first); // a clock that was set back

@@ -4,7 +4,7 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { test } from "node:test";
 import { Client, Refused, Task } from "../src/index.js";
-import { hex, taskOf, vectors } from "./tape.js";
+import { hex, TapeCoins, taskOf, vectors } from "./tape.js";
 
 const [{ document: GOOD }] = vectors("reports.json").tasks as { document: string }[];
 const encoded = new TextEncoder().encode(GOOD);
@@ -114,6 +114,112 @@ test("weights beyond epsilon are refused, whoever wrote them down", async () => 
     d.mechanism.shape.favoured = Math.round(d.mechanism.shape.favoured * 0.999);
   });
   assert.equal(await refusal(quieter), "taken");
+});
+
+test("a document with the right digest cannot make its randomizer say more than the task promises", async () => {
+  // Each of these would name a bucket, key or sum for certain, add too little noise, or report too often.
+  const louder: { [mechanism: string]: Change[] } = {
+    collision: [
+      (d) => Object.assign(d.mechanism, { buckets: 4096 }),
+      (d) =>
+        Object.assign(d.mechanism, { family: "walsh", buckets: 9 }) &&
+        Object.assign(d.mechanism.shape, { buckets: 9 }),
+      (d) => Object.assign(d.mechanism, { buckets: 1 }) && Object.assign(d.mechanism.shape, { buckets: 1 }),
+      (d) => Object.assign(d.mechanism, { sided: !d.mechanism.sided }),
+    ],
+    coco: [(d) => Object.assign(d.mechanism, { buckets: 4096 })],
+    local_hashing: [(d) => Object.assign(d.mechanism, { buckets: 4096 })],
+    sampled: [
+      (d) => Object.assign(d.mechanism.shape, { outcomes: 1 }),
+      (d) => Object.assign(d.mechanism.shape, { kind: 3 }),
+    ],
+    sketch_response: [
+      (d) => Object.assign(d.mechanism, { buckets: 4096 }),
+      (d) => Object.assign(d.mechanism, { seeds: 64 }),
+      (d) => Object.assign(d.mechanism.shape, { favoured_count: 4096 }),
+    ],
+    pckv_grr: [(d) => Object.assign(d.mechanism.shape, { size: 2 })],
+    privkv: [
+      (d) => {
+        d.mechanism.in_two_steps = true; // each of the two with all of epsilon
+        d.mechanism.shape.favoured = Math.floor(Math.exp(d.guarantee.epsilon) * 2 ** 32);
+      },
+      (d) => Object.assign(d.mechanism.shape, { favoured: 3 * d.mechanism.shape.favoured }),
+    ],
+    hadamard: [
+      (d) => Object.assign(d.mechanism.shape, { size: 2, blocks: 1 }),
+      (d) => Object.assign(d.mechanism.shape, { size: 255 }),
+    ],
+    sparse_sum: [
+      (d) => Object.assign(d.mechanism.shape, { numerator: d.mechanism.shape.numerator * 0.5 }),
+      (d) => Object.assign(d.mechanism.shape, { denominator: 2 * d.mechanism.shape.denominator }),
+      (d) => Object.assign(d.mechanism.shape, { denominator: 0 }),
+      (d) => Object.assign(d.mechanism.shape, { numerator: "99999999999999999999" }),
+      (d) => Object.assign(d, { max_entries: d.max_entries ? null : 5 }),
+    ],
+  };
+  const everywhere: Change[] = [
+    (d) => Object.assign(d, { period: "day" }),
+    (d) => Object.assign(d, { reports_per_period: 1000 }),
+    (d) => Object.assign(d.guarantee, { delta: 0.5 }),
+    (d) => Object.assign(d.guarantee, { unit: "entry of a record" }),
+    (d) => Object.assign(d.values, { half: 0 }),
+    (d) => Object.assign(d.values, { half: d.values.half / 4 }),
+    (d) => Object.assign(d.mechanism, { buckets: 1.5 }),
+  ];
+  const refusals = /contradicts the task|more than its epsilon allows/;
+  let tried = 0;
+  for (const { document } of vectors("reports.json").tasks as { document: string }[]) {
+    assert.equal(await refusal(document), "taken");
+    for (const change of [...louder[JSON.parse(document).mechanism.name], ...everywhere]) {
+      const copy = JSON.parse(document);
+      change(copy);
+      assert.match(await refusal(JSON.stringify(copy)), refusals, `${copy.name}: ${change}`);
+      tried++;
+    }
+  }
+  assert.ok(tried > 400, String(tried));
+});
+
+test("as many buckets as can be counted exactly", async () => {
+  const [{ document }] = (vectors("reports.json").tasks as { document: string }[]).filter((row) =>
+    row.document.includes('"family":"prf"'),
+  );
+  const asking = (buckets: number): string => {
+    const copy = JSON.parse(document);
+    copy.mechanism.buckets = copy.mechanism.shape.buckets = buckets;
+    return JSON.stringify(copy);
+  };
+  assert.equal(await refusal(asking(2 ** 21)), "taken");
+  assert.match(await refusal(asking(2 ** 21 + 1)), /does not take 2097153 buckets/);
+});
+
+test("a record's noise is not exchanged for that of one entry", async () => {
+  const tasks = (vectors("reports.json").tasks as { document: string }[]).map((row) =>
+    JSON.parse(row.document),
+  );
+  const sums = tasks.filter((d) => d.mechanism.name === "sparse_sum");
+  const whole = sums.find((d) => d.guarantee.unit === "record" && "reach" in d.mechanism.shape);
+  const entry = sums.find((d) => d.guarantee.unit === "entry");
+  const mixed = {
+    ...whole,
+    max_entries: null,
+    mechanism: { ...entry.mechanism, buckets: 1 },
+    report: entry.report,
+  };
+  assert.match(await refusal(JSON.stringify(mixed)), /contradicts the task/);
+  assert.match(
+    await refusal(JSON.stringify({ ...mixed, max_entries: whole.max_entries })),
+    /more than its epsilon/,
+  );
+});
+
+test("no question to the coins has more answers than a word has", () => {
+  const coins = new TapeCoins(() => [0, 0]);
+  assert.equal(coins.below(2 ** 32), 0);
+  assert.equal(coins.below(1n << 64n), 0n);
+  assert.throws(() => coins.below(2 ** 32 + 1), RangeError);
+  assert.throws(() => coins.below((1n << 64n) + 1n), RangeError);
 });
 
 test("shapes that cannot be are refused", async () => {

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from starlette.types import Receive
 
 from hubbub.collect.groups import Groups, TooSlow
-from hubbub.collect.intake import QUICK, Intake, Room, batch_in, bearer_in, length_in
+from hubbub.collect.intake import QUICK, Intake, Room, bearer_in, length_in, named_batch
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
@@ -147,10 +147,7 @@ class Uploads(Intake[Upload]):
             raise Problem(404, "no such task", "No task with this digest is collected here.")
         if collected.name in self._damaged:
             raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
-        batch_id = batch_in(headers)
-        if not batch_id:
-            detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."
-            raise Problem(400, "batch id needed", detail)
+        batch_id = named_batch(headers)
         size = length_in(headers)
         if self._writer.full:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")

@@ -264,6 +264,15 @@ def batch_in(headers: Mapping[bytes, bytes]) -> str:
     return batch_named(headers.get(_BATCH, b"").decode("latin-1"))
 
 
+def named_batch(headers: Mapping[bytes, bytes]) -> str:
+    """The batch's id that a request has to name, or `Problem`."""
+    batch = batch_in(headers)
+    if not batch:
+        detail = "The header Hubbub-Batch must have 1 to 64 letters, digits, - or _, new for every batch."
+        raise Problem(400, "batch id needed", detail)
+    return batch
+
+
 def bearer_in(headers: Mapping[bytes, bytes]) -> str:
     """The token that a request shows, "" if it shows none."""
     given = headers.get(b"authorization", b"")

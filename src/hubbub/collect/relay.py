@@ -13,7 +13,7 @@ from starlette.types import Receive
 
 from hubbub.collect.allowance import check_limit
 from hubbub.collect.groups import Groups, TooSlow
-from hubbub.collect.intake import Intake, Room, batch_in, bearer_in, length_in
+from hubbub.collect.intake import Intake, Room, batch_in, bearer_in, length_in, named_batch
 from hubbub.collect.mixer import LARGEST_BODY
 from hubbub.collect.problems import Problem, busy, unauthorized
 from hubbub.collect.settings import Settings
@@ -91,6 +91,9 @@ class Relay(Intake[_Sealed]):
         if self._writer.full or self._askers.full:
             raise busy(429, "Too many requests are waiting: send this one again in a second.")
         if public:
+            named_batch(
+                headers
+            )  # without a header of its own, a page that is not allowed could send this unasked
             reports = length_in(headers) // sealed_width(task)
             if reports > self._strangers.most:
                 raise _too_large(self._strangers.most * sealed_width(task))

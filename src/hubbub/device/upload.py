@@ -13,6 +13,7 @@ proxy in between may say, it is sent again.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import http.client
 import logging
 import random
@@ -26,14 +27,12 @@ from typing import TYPE_CHECKING
 
 from hubbub.device.spool import Spool
 from hubbub.primitives.envelope import Envelope
-from hubbub.primitives.errors import Refused
+from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.delivery import Answer, connect, post, service_address
 from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, sealed_width
 from hubbub.protocol.task import Task
 
 if TYPE_CHECKING:
-    import datetime
-
     from hubbub.device.ledger import Ledger
     from hubbub.model.record import Record
 
@@ -120,12 +119,18 @@ class Uploader:
         self.close()
 
     def report(self, ledger: Ledger, record: Record, day: datetime.date | None = None) -> None:
-        """Take this period's report of a record from a ledger; it is on disk when this returns.
+        """Make this period's report of a record with a ledger, and take it; it is on disk when this returns.
 
-        Asked again within a period, it sends what the ledger gives then: see `hubbub.device.ledger`.
+        Asked again when the period's budget is spent, it adds nothing that would count: a person counts once. A
+        collector knows no report again, so it gets none; a shuffler gets the same sealed item, which it knows. So a
+        crash after the ledger has made a report and before it is on disk here can waste one that is for a collector.
         """
         if self._sealed_for is None:
-            self.add(ledger.report(self._task, record, day))
+            day = day or datetime.date.today()
+            try:
+                self.add(ledger.fresh(self._task, record, day))
+            except BudgetSpent:
+                ledger.report(self._task, record, day)  # refused if the budget went to a shuffler
         else:
             sealed = ledger.sealed(self._task, record, self._sealed_for, day)
             if sealed:  # several messages may be none

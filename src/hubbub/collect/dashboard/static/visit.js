@@ -52,9 +52,7 @@ async function startVisit() {
     showSamples();
   }
 
-  // The ledger gives what was made before, and makes nothing, once this week's report is spent.
-  async function showReport(fresh) {
-    const report = await uploader.ledger.report(task, []);
+  function showReport(report, fresh) {
     byId("bytes").textContent = hex(report);
     byId("bytes").hidden = byId("another").hidden = false;
     byId("left").textContent = fresh
@@ -69,7 +67,8 @@ async function startVisit() {
       byId("outcome").textContent = "Your browser asks sites not to share data (Global Privacy Control): this page sends nothing.";
       return;
     }
-    if (await uploader.ledger.spent(task)) return showReport(false);
+    const report = await uploader.ledger.last(task);
+    if (report) return showReport(report, false);
     byId("report").disabled = false;
     byId("outcome").textContent = `${task.reportBytes} bytes will leave, once a week.`;
   }
@@ -83,8 +82,9 @@ async function startVisit() {
     event.preventDefault();
     byId("report").disabled = true;
     try {
-      const fresh = await uploader.report(ticked());
-      await showReport(fresh);
+      const today = new Date();
+      const fresh = await uploader.report(ticked(), today);
+      showReport(await uploader.ledger.last(task, false, today), fresh);
       byId("outcome").textContent = "On the way.";
       const taken = await uploader.flush(10);
       byId("outcome").textContent = taken
