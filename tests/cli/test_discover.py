@@ -92,6 +92,49 @@ def test_what_does_not_fit_together_is_refused(typed: Path) -> None:
     )
 
 
+def test_bad_bytes_empty_keys_and_other_states_are_refused_or_counted(tmp_path: Path) -> None:
+    """One sentence and exit code 1, nothing written; keys without a place are dropped on the device, and counted."""
+    task, table, reports = tmp_path / "t.toml", tmp_path / "t.csv", tmp_path / "t.reports"
+    succeed(
+        "plan", "--discover", "--alphabet", "a-c", "--longest", 4, "--users", 999, "--epsilon", 6, "-o", task
+    )
+    table.write_bytes(b"user,word\n1,ab\n2,a\xff\n")
+    assert "not UTF-8" in refuse("privatize", table, task, *COLUMNS, "-o", reports)
+    assert not reports.exists()
+    table.write_text("user,word\n1,ab\n2,\n3,a c\n4,abcabc\n")
+    told = succeed("privatize", table, task, *COLUMNS, "-o", reports)
+    assert (told["reports"], told["summary"]["unknown"]) == (4, 2)
+    state, other, closed = tmp_path / "t.state", tmp_path / "o.state", tmp_path / "c.state"
+    succeed("aggregate", reports, "-o", state)
+    (tmp_path / "known.txt").write_bytes(b"a\xff\n")
+    assert "not UTF-8" in refuse("discover", state, "--deny", tmp_path / "known.txt")
+    succeed(
+        "plan", "--discover", "--alphabet", "a-d", "--longest", 4, "--users", 999, "--epsilon", 6, "-o", task
+    )
+    succeed("privatize", table, task, *COLUMNS, "-o", reports)
+    succeed("aggregate", reports, "-o", other)
+    assert "task" in refuse("merge", state, other, "-o", tmp_path / "both.state")
+    succeed(
+        "task",
+        "new",
+        "--name",
+        "c",
+        "--keys",
+        4,
+        "--epsilon",
+        1,
+        "--max-entries",
+        2,
+        "-o",
+        tmp_path / "c.toml",
+    )
+    table.write_text("user,word\n1,1\n")
+    succeed("privatize", table, tmp_path / "c.toml", *COLUMNS, "-o", reports)
+    succeed("aggregate", reports, "-o", closed)
+    assert "Only keys of the kind tree" in refuse("discover", closed, "-o", tmp_path / "none.csv")
+    assert not (tmp_path / "none.csv").exists()
+
+
 def test_the_plan_is_right_about_what_is_found() -> None:
     """A key with the share that the plan names passes the bar with 90%, in the normal and in the Poisson regime.
 

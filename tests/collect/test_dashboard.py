@@ -9,10 +9,11 @@ import csv
 import hashlib
 import io
 import itertools
+import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,21 @@ SHARP = Task.parse(
         "mechanism": {"name": "collision", "epsilon": 10.0, "max_entries": 4},
     }
 )
-TASKS = (SETS, VALUES, OPEN, FEW, DAILY, HOPELESS, LONG, SHARP)
+#: Nobody has listed these keys; the last is longer than the four bytes that count.
+FOUND = ("<b>", "\u202ez", "help", "hello")
+TREE = Task.parse(
+    {
+        "name": "To be found",
+        "keys": {
+            "kind": "tree",
+            "bits": 16,
+            "tree": {"longest": 4, "levels": [2, 2], "shares": [1, 1, 1]},
+            "salt": SALT,
+        },
+        "mechanism": {"name": "collision", "epsilon": 6.0, "max_entries": 1},
+    }
+)
+TASKS = (SETS, VALUES, OPEN, FEW, DAILY, HOPELESS, LONG, SHARP, TREE)
 
 
 def crowd_reports(chosen: Task, people: int, seed: int) -> bytes:
@@ -88,14 +103,19 @@ def crowd_reports(chosen: Task, people: int, seed: int) -> bytes:
 
 def open_reports(people: int, seed: int) -> bytes:
     """Everybody has apple, every other one pear."""
-    records = [encode_record(OPEN, {"apple", "pear"} if i % 2 else {"apple"})[0] for i in range(people)]
+    return named_reports(OPEN, [{"apple", "pear"} if i % 2 else {"apple"} for i in range(people)], seed)
+
+
+def named_reports(chosen: Task, held: Sequence[set[str]], seed: int) -> bytes:
+    """Reports of people who hold these keys (seeded, hence insecure)."""
+    records = [encode_record(chosen, keys)[0] for keys in held]
     lengths = [len(record.ids) for record in records]
     entries = Entries(
         np.concatenate([record.ids for record in records]),
         np.concatenate([record.values for record in records]),
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
     )
-    return privatize(OPEN, entries, InsecureCoins(seed), SimulatedSeeds(seed))[0].tobytes()
+    return privatize(chosen, entries, InsecureCoins(seed), SimulatedSeeds(seed))[0].tobytes()
 
 
 def same_records(chosen: Task, people: int, keys: int) -> bytes:
@@ -142,6 +162,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
         made.send(HOPELESS, same_records(HOPELESS, 300, 0))
         made.send(LONG, same_records(LONG, 4000, 8))
         made.send(SHARP, crowd_reports(SHARP, 8000, 5))
+        made.send(TREE, named_reports(TREE, [{FOUND[i % 4]} for i in range(4000)], 9))
         yield made
 
 
@@ -569,6 +590,34 @@ def test_look_up_in_an_open_vocabulary(visit: Reader) -> None:
         )
         assert low < truth < high
         assert high - low < 40
+
+
+def test_new_keys_and_the_task_that_asks_for_them(visit: Reader, tmp_path: Path) -> None:
+    """Four keys that nobody had listed, a quarter of the people each (seeded): shown, followed, and taken home."""
+    page = visit.open(TREE, "?key=hello")
+    panel = page.locator("#keys")
+    panel.locator("tbody tr").first.wait_for()  # the search is over, and nobody has reloaded the page
+    assert panel.locator("h2").inner_text() == "New keys"
+    assert "4 keys were found" in panel.inner_text()
+    assert "nobody holds is expected to be at most 5%" in panel.inner_text()
+    assert "longer keys were cut there" in panel.inner_text()
+    rows = {row["key"]: row for row in drawn_rows(page, "keys")}
+    assert set(rows) == {"<b>", visible("\u202ez"), "help", "hel…"}
+    for row in rows.values():
+        low, high = (float(end.rstrip("%")) for end in re.findall(r"[\d.]+%", row["interval"]))
+        assert low < 25 < high
+        assert high - low < 12
+    assert "Keys of more than 4 symbols are cut" in page.locator("#found").inner_text()
+    page.goto(visit.board.page(TREE))
+    panel.locator("tbody tr").first.wait_for()
+    charts = json.loads(page.locator("#charts").get_attribute("data-charts") or "")
+    assert {series["key"] for series in charts["series"]} == {"<b>", visible("\u202ez"), "help"}
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Make a task of these keys").click()
+    started.value.save_as(tmp_path / "listed.toml")
+    listed = Task.load(tmp_path / "listed.toml")
+    assert set(listed.keys.vocabulary or ()) == {"<b>", "\u202ez", "help"}
+    assert listed.mechanism == TREE.mechanism
 
 
 # Live

@@ -20,8 +20,10 @@ from helpers import refused, small_task
 from hubbub.engines import lake
 from hubbub.engines import spark as crowd
 from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, report_table, save_parquet
+from hubbub.model.record import Entries
 from hubbub.protocol.files import load_state
 from hubbub.protocol.task import Task
+from hubbub.server.discovery import discover
 from hubbub.server.fold import aggregate
 from hubbub.simulation.populations import distinct_population
 from hubbub.simulation.rehearsal import simulate, true_values
@@ -54,6 +56,26 @@ def test_the_state_is_that_of_one_machine(session: Any, tmp_path: Path) -> None:
     state = crowd.aggregate(session.read.parquet(str(tmp_path)), TASK)
     assert state.to_bytes() == aggregate(TASK, packed).to_bytes()
     assert state.to_bytes() == lake.aggregate([tmp_path]).state.to_bytes()
+
+
+def test_keys_to_be_discovered(session: Any, tmp_path: Path) -> None:
+    """A task whose keys are a tree: the same state, hence the same keys found in it."""
+    tree = {"longest": 4, "levels": [2, 2], "shares": [1, 1, 1], "alphabet": "ehlopt"}
+    task = Task.parse(
+        {
+            "name": "words",
+            "keys": {"kind": "tree", "bits": 12, "tree": tree, "salt": "01" * 16},
+            "mechanism": {"name": "collision", "epsilon": 6.0, "max_entries": 1},
+        }
+    )
+    ids = np.tile(task.keys.ids_of(["help", "hole", "hello"]), 300)
+    people = Entries(ids, np.full(len(ids), 1 << 30), np.arange(len(ids) + 1))
+    packed = simulate(task, people, seed=5).packed
+    save_parquet(tmp_path / "words.parquet", task, packed, DAYS[0], 50)
+    state = crowd.aggregate(session.read.parquet(str(tmp_path)).repartition(3), task)
+    assert state.to_bytes() == aggregate(task, packed).to_bytes()
+    assert state.to_bytes() == lake.aggregate([tmp_path]).state.to_bytes()
+    assert set(discover(task, state).keys) == {"help", "hole", "hel…"}
 
 
 def test_the_package_travels(session: Any) -> None:

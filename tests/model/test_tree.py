@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import steady
+from hubbub.checks.audit import audit
 from hubbub.checks.enumerated import neighbour_losses
 from hubbub.checks.exact import report_law
 from hubbub.device.client import Client, encode_record
@@ -175,6 +176,25 @@ def test_privacy_by_enumeration_at_every_stage(values: Any) -> None:
 def test_enumeration_notices_one_percent_through_the_tree() -> None:
     found = losses_by_stage(Louder(epsilon=1, max_entries=2, buckets=8, seed_bits=8), TINY_KEYS[:4])
     assert all(any(loss.refutes for loss in losses) for losses in found.values())
+
+
+class Bolder(Collision):
+    """The favoured weight raised to the power 1.5: epsilon is half as large again as claimed."""
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        favoured, other = super().weights
+        return int(favoured * math.exp(self.epsilon / 2)), other
+
+
+def test_the_audit_samples_reports_of_keys_that_have_a_place() -> None:
+    """A false alarm of the audit has probability 1e-6; a loss of 1.5 times the claim is found."""
+    for tree, most in ((LETTERS, 256), (LATER, 27), (BYTES, 26**2)):
+        names = tree.some_keys(most)
+        assert len({tree.id_of(name) for name in names} - {-1}) == most
+    assert Tree(longest=2, levels=(2,), shares=(1, 1), alphabet="ab").some_keys(9) == ["aa", "ba", "ab", "bb"]
+    for kind, wrong in ((Collision, False), (Bolder, True)):
+        assert audit(task_of(LETTERS, kind(epsilon=2, max_entries=3)), 60_000, exact=False).refuted == wrong
 
 
 @pytest.mark.parametrize("buckets", [4, 1024])

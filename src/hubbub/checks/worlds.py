@@ -254,13 +254,20 @@ def _falls(task: Task, seeds: UInt64s, names: Sequence[str]) -> tuple[Int64s, In
     return alone, np.ones_like(alone)
 
 
+def _names(keys: Keys) -> list[str]:
+    """Some keys of a task."""
+    if keys.tree is not None:
+        return keys.tree.some_keys(_MOST_KEYS)
+    if keys.kind == "closed":
+        return [keys.name_of(place) for place in range(min(keys.count, _MOST_KEYS))]
+    return [f"key {place}" for place in range(_MOST_KEYS)]
+
+
 class TellingKeys:
     """Keys of a task, to be picked by how they fall under a seed."""
 
     def __init__(self, task: Task, seed: int) -> None:
-        closed = task.keys.kind == "closed"
-        count = min(task.keys.count, _MOST_KEYS) if closed else _MOST_KEYS
-        self.names = [task.keys.name_of(place) if closed else f"key {place}" for place in range(count)]
+        self.names = _names(task.keys)
         bucket, sign = _falls(task, np.array([seed], dtype=np.uint64), self.names)
         self._bucket, self._sign = bucket[0, :, 0], sign[0, :, 0]
 

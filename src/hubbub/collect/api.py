@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
@@ -22,20 +20,32 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hubbub import __version__
+from hubbub.collect.asking import (
+    ADMIN,
+    ANALYST,
+    MEDIA_OF_FILES,
+    Level,
+    TheService,
+    TheTask,
+    attachment,
+    file_of,
+    saved,
+)
 from hubbub.collect.assembly import Parts
 from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import parquet_chunks
+from hubbub.collect.found_keys import router as found_keys
 from hubbub.collect.ingest import Uploads
 from hubbub.collect.intake import Room
 from hubbub.collect.metrics import MEDIA
 from hubbub.collect.origins import CrossOrigin
-from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake, unauthorized
+from hubbub.collect.problems import HEADERS, Problem, busy, our_mistake
 from hubbub.collect.segments import Damaged
 from hubbub.collect.service import Service, Withheld
 from hubbub.collect.settings import Settings
 from hubbub.collect.store import Store, Unavailable
-from hubbub.collect.tokens import Role, allows
+from hubbub.collect.tokens import allows
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.device_document import document_digest
@@ -71,6 +81,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
         app.uploads.update({f"/{version}/tasks/{digest}/{name}": uploads for digest in service.by_digest})
     app.state.intakes = {path: uploads for path, uploads in app.uploads.items() if path.endswith("/reports")}
     app.include_router(_reading)
+    app.include_router(found_keys)
     app.include_router(dashboard)
     app.add_middleware(CrossOrigin, allowed=service.settings.report_origins)
     app.add_middleware(_Outermost)
@@ -186,60 +197,27 @@ _HANDLERS: dict[type[Exception], Any] = {
 
 _reading = APIRouter()
 
-
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
-
-
-def _task(request: Request, task: str) -> Task:
-    found, grant = _service(request).by_digest.get(task), _service(request).grant_of(request)
-    if found is None or (grant is not None and not grant.covers(task)):
-        raise Problem(404, "no such task", "No task with this digest is collected here.")
-    return found
-
-
-def _needs(*roles: Role) -> Any:
-    """A dependency that lets only these roles pass."""
-
-    def check(request: Request) -> None:
-        grant = _service(request).grant_of(request)
-        if not allows(grant, *roles):
-            raise unauthorized(grant is not None)
-
-    return Depends(check)
-
-
-def _file(*media: str) -> dict[str, Any]:
-    """The description of a route that answers with a file."""
-    return {"response_class": Response, "responses": {200: {"content": {name: {} for name in media}}}}
-
-
-_ANALYST, _ADMIN = [_needs("analyst")], [_needs("admin")]
 _PARQUET = "application/vnd.apache.parquet"
-TheService = Annotated[Service, Depends(_service)]
-TheTask = Annotated[Task, Depends(_task)]
 Keys = Annotated[list[str] | None, Query(max_length=1000, description="Keys to look up.")]
 Correct = Annotated[
     bool, Query(description="Correct for entries that were dropped (tasks with count_lengths).")
 ]
-Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals.")]
 
 
-@_reading.get("/v1/tasks", dependencies=_ANALYST)
+@_reading.get("/v1/tasks", dependencies=ANALYST)
 def list_tasks(request: Request, service: TheService) -> dict[str, Any]:
     """All tasks that the token is for, without their task files."""
     rows = service.overviews(service.grant_of(request))
     return {"tasks": [{key: value for key, value in row.items() if key != "toml"} for row in rows]}
 
 
-@_reading.get("/v1/tasks/{task}", dependencies=_ANALYST)
+@_reading.get("/v1/tasks/{task}", dependencies=ANALYST)
 def show_task(service: TheService, task: TheTask) -> dict[str, Any]:
     """One task, what has arrived for it, and its guarantee."""
     return service.overview(task)
 
 
-@_reading.get("/v1/tasks/{task}/device", **_file("application/json"))
+@_reading.get("/v1/tasks/{task}/device", **file_of("application/json"))
 def show_device_document(request: Request, service: TheService, task: str) -> Response:
     """The task as devices in other languages get it. It is for everybody: whoever is to report has to read it."""
     found = service.device_document(task)
@@ -252,7 +230,7 @@ def show_device_document(request: Request, service: TheService, task: str) -> Re
     return Response(found, media_type="application/json", headers=headers)
 
 
-@_reading.get("/v1/tasks/{task}/estimates", dependencies=_ANALYST)
+@_reading.get("/v1/tasks/{task}/estimates", dependencies=ANALYST)
 def show_estimates(
     service: TheService,
     task: TheTask,
@@ -269,7 +247,7 @@ def show_estimates(
 
 
 @_reading.get(
-    "/v1/tasks/{task}/estimates.{form}", dependencies=_ANALYST, **_file("text/csv", "application/json")
+    "/v1/tasks/{task}/estimates.{form}", dependencies=ANALYST, **file_of("text/csv", "application/json")
 )
 def save_estimates(
     service: TheService,
@@ -282,17 +260,14 @@ def save_estimates(
     correct: Correct = False,
 ) -> Response:
     """Estimates of the named keys, or of all, as a file: csv or json."""
-    media = {"csv": "text/csv; charset=utf-8", "json": "application/json"}.get(form)
+    media = MEDIA_OF_FILES.get(form)
     if media is None:
         raise Problem(404, "no such file", "Estimates come as estimates.csv and estimates.json.")
     found = service.estimates(task, keys, None, level, quantity, simultaneous, correct=correct)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"estimates.{form}"
-        found.save(path)
-        return Response(path.read_bytes(), media_type=media, headers=_attachment(path.name))
+    return saved(found.save, f"estimates.{form}", media)
 
 
-@_reading.get("/v1/tasks/{task}/history", dependencies=_ANALYST)
+@_reading.get("/v1/tasks/{task}/history", dependencies=ANALYST)
 def show_history(
     service: TheService,
     task: TheTask,
@@ -304,26 +279,22 @@ def show_history(
     return service.history(task, keys or (), level, quantity)
 
 
-@_reading.get("/v1/tasks/{task}/state", dependencies=_ADMIN, **_file("application/octet-stream"))
+@_reading.get("/v1/tasks/{task}/state", dependencies=ADMIN, **file_of("application/octet-stream"))
 def download_state(service: TheService, task: TheTask) -> Response:
     """The state file: the sum of all reports, or in some families the reports themselves."""
     data = service.state_file(task)
-    return Response(data, media_type="application/octet-stream", headers=_attachment("state.hubbub"))
+    return Response(data, media_type="application/octet-stream", headers=attachment("state.hubbub"))
 
 
-@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=_ADMIN, **_file(_PARQUET))
+@_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=ADMIN, **file_of(_PARQUET))
 def download_reports(service: TheService, task: TheTask) -> Response:
     """All kept reports as a Parquet file, one row per batch."""
     if not task.keep_reports:
         raise Problem(409, "not kept", "The reports of this task are dropped once they are in the state.")
     chunks = parquet_chunks(task, service.store.kept(task.digest.hex()))
     first = next(chunks)  # what cannot be read from the start is a problem and not half a file
-    headers = _attachment("reports.parquet")
+    headers = attachment("reports.parquet")
     return StreamingResponse(chain([first], chunks), media_type=_PARQUET, headers=headers)
-
-
-def _attachment(name: str) -> dict[str, str]:
-    return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 
 @_reading.get("/v1/key")

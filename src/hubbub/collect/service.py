@@ -18,11 +18,12 @@ from hubbub.collect.groups import Groups
 from hubbub.collect.health import Health
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.new_keys import Finder
 from hubbub.collect.parts import unfinished_crowds
 from hubbub.collect.promises import Promises
 from hubbub.collect.segments import Damaged
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Folder, loaded
+from hubbub.collect.snapshots import Current, Folder, loaded
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import COOKIE, Grant, Tokens
 from hubbub.collect.workers import Worker
@@ -78,6 +79,7 @@ class Service:
         self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
+        self.finder = Finder(self._readable)
         self.keys = KeyRing(store)
         self.writer: Groups[Arrival, Written] = Groups(
             lambda arrivals: write_together(store, arrivals),
@@ -117,6 +119,7 @@ class Service:
         """Write what is queued, finish the fold under way, and give the store's connections back."""
         self._closing = True
         self.writer.stop()
+        self.finder.stop()
         self.folder.stop()
         for worker in self.workers:
             worker.stop()
@@ -228,8 +231,7 @@ class Service:
         correct: bool = False,
     ) -> Estimate:
         """Estimates of the asked keys, or of those that stand out most (top None: of all)."""
-        current = self.folder.fold(task)
-        self._check_minimum(task, current.state)
+        current = self._readable(task)
         if keys is not None:
             found = estimate(task, current.state, list(keys), quantity, level, simultaneous, correct=correct)
             return self._advised(task, found)
@@ -279,12 +281,15 @@ class Service:
             truncation = replace(truncation, suggested=known[1], outstanding=known[2])
         return replace(found, findings=findings, truncation=truncation)
 
-    def _check_minimum(self, task: Task, state: State) -> None:
-        if state.count < max(task.minimum_reports, 1):
-            arrived = state.count + self.store.waiting(task.digest.hex())
+    def _readable(self, task: Task) -> Current:
+        """The newest snapshot, refused while it has too few reports for estimates."""
+        current = self.folder.fold(task)
+        if current.state.count < max(task.minimum_reports, 1):
+            arrived = current.state.count + self.store.waiting(task.digest.hex())
             raise Withheld(
                 f"{arrived} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
             )
+        return current
 
     def history(
         self, task: Task, keys: Sequence[str] = (), level: float = 0.95, quantity: Quantity | None = None
@@ -342,8 +347,7 @@ class Service:
 
     def state_file(self, task: Task) -> bytes:
         """The state as a file that hubbub estimate and hubbub merge read."""
-        state = self.folder.fold(task).state
-        self._check_minimum(task, state)
+        state = self._readable(task).state
         return Envelope(STATE, task.code, task.digest, state.count, task.canonical, state.to_bytes()).seal()
 
 

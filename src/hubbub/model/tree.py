@@ -19,8 +19,10 @@ A key of more than `longest` symbols is cut: its first `longest` - 1 symbols and
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from itertools import islice, product
 from typing import Annotated, Any
 
 import numpy as np
@@ -218,6 +220,13 @@ class Tree(BaseModel):
         """The key that a number stands for, with a mark behind it if it was cut."""
         text, cut = self.named(number)
         return f"{text}{CUT}" if cut else text
+
+    def some_keys(self, most: int) -> list[str]:
+        """Up to so many different keys that have a place here; they differ in their first symbols first."""
+        symbols, start = self.alphabet or string.ascii_lowercase, self.starts[0] if self.starts else ""
+        length = next(n for n in range(1, self.longest + 1) if n == self.longest or len(symbols) ** n >= most)
+        endings = islice(product(symbols, repeat=length), most)
+        return [start + "".join(reversed(ending)) for ending in endings]
 
     # Stages and codes
 

@@ -179,6 +179,26 @@ def next_round(found: Discovery) -> Task:
     return Task.parse({**data, "keys": keys, "mechanism": before.mechanism})
 
 
+def whole_keys(found: Discovery) -> list[str]:
+    """The found keys that can be asked for by name: those that were cut stand for many."""
+    tree, whole = tree_of(found.task), ~found.cut
+    pairs = zip(found.ids[whole].tolist(), np.array(found.keys, dtype=object)[whole], strict=True)
+    return [key for number, key in pairs if tree.id_of(key) == number]  # bytes may be no text
+
+
+def listing_task(found: Discovery) -> Task:
+    """A task that asks for the found keys by name: the same mechanism, epsilon and rules with a closed vocabulary.
+
+    Keys that were cut are left out. A person who takes part in both tasks spends both.
+    """
+    before, names = found.task, whole_keys(found)
+    if not names:
+        raise Refused("No whole key was found, so there is nothing to list in a task.")
+    data = before.model_dump(exclude_none=True) | {"name": f"{before.name}, found keys"[-100:]}
+    keys = {"kind": "closed", "vocabulary": names, "count_lengths": before.keys.count_lengths}
+    return Task.parse({**data, "keys": keys, "mechanism": before.mechanism})
+
+
 def least_share(mechanism: Collision, tree: Tree, reports: int, false_finds: float) -> float:
     """The share of people from which on a key is found with 90%; infinite where not even one that all hold is."""
     low, high = 1e-9, 1.0

@@ -327,6 +327,7 @@ def estimate(
     if quantity == "sum":
         value, error, low, high = (state.count * column for column in columns)
         columns, floor = (value, error, low, high), floor * state.count
+    notes += _cut_notes(task, ids, names)
     if found.unknown.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
     flagged = ~(found.significance > question.apart)
@@ -371,6 +372,17 @@ def _remarks(task: Task, heard: int) -> list[str]:
             f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
         )
     return notes
+
+
+def _cut_notes(task: Task, ids: UInt64s, names: Sequence[str]) -> list[str]:
+    """What is said about keys that are longer than those of a tree; a found one has the mark in its name."""
+    tree = task.keys.tree
+    pairs = zip(ids.tolist(), names, strict=True)
+    if tree is None or not any(tree.named(n)[1] and tree.name_of(n) != name for n, name in pairs):
+        return []
+    return [
+        f"Keys of more than {tree.longest} symbols are cut: what is said of one counts all that begin like it."
+    ]
 
 
 def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:

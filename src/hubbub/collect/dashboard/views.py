@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from hubbub.collect.dashboard.choices import SHOWN, View
 from hubbub.collect.snapshots import SECONDS
 from hubbub.model.mechanism import Quantity
+from hubbub.plan.prospects import whole_keys
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import visible
 from hubbub.protocol.task import Task
+from hubbub.server.discovery import Discovery
 from hubbub.server.estimates import MEANINGS, Estimate
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ def task_view(service: Service, task: Task, view: View) -> dict[str, Any]:
         "unknown": unknown,
         "warnings": [],
         "closed": task.keys.kind == "closed",
+        "tree": task.keys.kind == "tree",
     }
     if about["withheld"]:
         return {**shown, **_over_time(service.history(task), (), Unit(False))}
@@ -124,17 +127,27 @@ def _known(task: Task, asked: Sequence[str]) -> tuple[list[str], str, str]:
 def _estimates(service: Service, task: Task, view: View, quantity: Quantity) -> dict[str, Any]:
     unit, asked, level = Unit(quantity == "frequency"), list(view.keys), view.level
     looked_up = service.estimates(task, asked, level=level, quantity=quantity) if asked else None
-    top = None
+    top, listed = None, 0
+    new: dict[str, Any] = {}
+    clearest: list[str] = []
     if task.keys.kind == "closed":
         # Nothing but noise stays unlisted however many keys are asked for.
-        top = service.estimates(task, None, view.shown, level, quantity)
+        top, listed = service.estimates(task, None, view.shown, level, quantity), task.keys.count
         top = top.take([]) if top.findings.nothing and top.findings.candidates > SHOWN[0] else top
+        clearest = _clearest(top, _FOLLOWED)
+    elif task.keys.kind == "tree":
+        found_keys, new = _new_keys(service, task, view, quantity)
+        if found_keys is not None:
+            top, listed = found_keys.estimate.take(range(min(view.shown, len(found_keys)))), len(found_keys)
+            top = replace(top, flagged=np.zeros(len(top), dtype=bool))
+            clearest = whole_keys(found_keys)[:_FOLLOWED]
+    if top is not None:
         names = np.array([visible(key).casefold() for key in top.keys], dtype=object)
         top = top.take(np.argsort(-top.value if view.order == "value" else names, kind="stable"))
     lists = [found for found in (top, looked_up) if found is not None]
     if not any(len(found) for found in lists):
         nothing = {"rows": [], "found": [], "ticks": [], "noisy": 0, "floor": "", "offers": view.offers(0)}
-        return {**_over_time(service.history(task), (), unit), **nothing, **_said(lists)}
+        return {**_over_time(service.history(task), (), unit), **nothing, **_said(lists), **new}
     filled = [found for found in lists if len(found)]
     scale = Scale.around(filled) if quantity != "conditional" else Scale(task.low, task.high)
     unit = unit.for_errors(np.concatenate([found.error for found in lists]))
@@ -142,34 +155,54 @@ def _estimates(service: Service, task: Task, view: View, quantity: Quantity) -> 
     found = _rows(looked_up, scale, unit) if looked_up is not None else []
     ticks = scale.ticks()
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
-    followed = asked[:_FOLLOWED] or _clearest(top, _FOLLOWED)
+    followed = asked[:_FOLLOWED] or clearest
     past = service.history(task, followed, level, quantity)
     return {
         **_over_time(past, followed, unit),
         "rows": rows,
         "found": found,
-        "offers": view.offers(task.keys.count if top is not None else 0),
+        "offers": view.offers(listed),
         "zero": scale.place(0.0) if scale.low <= 0 <= scale.high else None,
         "ticks": [(scale.place(value), unit.for_steps(step).text(value)) for value in ticks],
         "noisy": sum(row["noise"] for row in rows),
         "floor": _floor(top, unit) if top is not None and quantity != "conditional" else "",
         **_said(lists),
+        **new,
+    }
+
+
+def _new_keys(
+    service: Service, task: Task, view: View, quantity: Quantity
+) -> tuple[Discovery | None, dict[str, Any]]:
+    """The keys that were found last, and what the panel says of them and of the search."""
+    finding = service.finder.glance(task)
+    if finding is None or isinstance(finding, str):
+        return None, {"words": finding or "", "searched": 0, "whole": 0, "cut": 0}
+    found = finding.estimated(quantity, view.level)
+    lost = found.estimate.truncation
+    return found, {
+        "words": found.words(),
+        "searched": found.estimate.reports,
+        "whole": len(whole_keys(found)),
+        "cut": int(found.cut.sum()),
+        # What stands out was decided by the search; what is lost to long records has to be known all the same.
+        "warnings": [lost.words()] if lost is not None and lost.alarming else [],
     }
 
 
 def _said(lists: Sequence[Estimate]) -> dict[str, Any]:
     """What is said about the numbers: first what has to be known before they are read."""
     first = lists[:1]
+    notes = [note for found in first for note in found.notes]
     return {
         "warnings": [warning for found in first for warning in found.warnings],
-        "notes": [note for found in first for note in found.notes],
+        "notes": notes,
+        "more_notes": [note for found in lists[1:] for note in found.notes if note not in notes],
     }
 
 
-def _clearest(found: Estimate | None, count: int) -> list[str]:
+def _clearest(found: Estimate, count: int) -> list[str]:
     """The largest of the keys that stand out."""
-    if found is None:
-        return []
     order = np.argsort(-found.value, kind="stable")
     return [found.keys[place] for place in order if not found.flagged[place]][:count]
 

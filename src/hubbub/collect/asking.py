@@ -1,0 +1,65 @@
+"""What routes share: who asks, about which task, and how files are answered."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request
+from fastapi.responses import Response
+
+from hubbub.collect.problems import Problem, unauthorized
+from hubbub.collect.service import Service
+from hubbub.collect.tokens import Role, allows
+from hubbub.protocol.task import Task
+
+
+def service_of(request: Request) -> Service:
+    """The service of the application that was asked."""
+    service: Service = request.app.state.service
+    return service
+
+
+def _task(request: Request, task: str) -> Task:
+    found, grant = service_of(request).by_digest.get(task), service_of(request).grant_of(request)
+    if found is None or (grant is not None and not grant.covers(task)):
+        raise Problem(404, "no such task", "No task with this digest is collected here.")
+    return found
+
+
+def _needs(*roles: Role) -> Any:
+    """A dependency that lets only these roles pass."""
+
+    def check(request: Request) -> None:
+        grant = service_of(request).grant_of(request)
+        if not allows(grant, *roles):
+            raise unauthorized(grant is not None)
+
+    return Depends(check)
+
+
+def file_of(*media: str) -> dict[str, Any]:
+    """The description of a route that answers with a file."""
+    return {"response_class": Response, "responses": {200: {"content": {name: {} for name in media}}}}
+
+
+ANALYST, ADMIN = [_needs("analyst")], [_needs("admin")]
+MEDIA_OF_FILES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
+TheService = Annotated[Service, Depends(service_of)]
+TheTask = Annotated[Task, Depends(_task)]
+Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals.")]
+
+
+def saved(save: Callable[[Path], None], name: str, media: str) -> Response:
+    """What `save` writes to a file of this name, as a download."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        save(path)
+        return Response(path.read_bytes(), media_type=media, headers=attachment(name))
+
+
+def attachment(name: str) -> dict[str, str]:
+    """The headers of a download."""
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
