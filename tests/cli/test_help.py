@@ -358,7 +358,7 @@ def test_keys_means_one_thing() -> None:
                 having.append(" ".join(command))
                 assert option.help.startswith("How many keys there are")
                 assert isinstance(option.type, click.types.IntParamType)
-    assert having == ["demo", "plan", "task new"]
+    assert having == ["demo", "plan", "simulate", "task new"]
 
 
 def test_lists_that_are_cut_say_how_long_they_are(folder: Path) -> None:

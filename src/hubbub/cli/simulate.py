@@ -64,7 +64,9 @@ if TYPE_CHECKING:
 @click.option(
     "--messages", type=float, help="Without a task, shuffled: reports that everybody sends on average."
 )
-@click.option("--keys", type=click.IntRange(1), help="Without a task: how many keys [default: 5000].")
+@click.option(
+    "--keys", type=click.IntRange(1), help="How many keys there are, without a task [default: 5000]."
+)
 @click.option(
     "--max-entries", type=click.IntRange(1), help="Without a task: entries of a record [default: 8]."
 )
