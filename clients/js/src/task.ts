@@ -147,6 +147,7 @@ interface Told {
   period?: Period;
   reports_per_period?: number;
   messages?: number;
+  rotation?: number;
   low?: number;
   high?: number;
   keys: { kind: string; salt: string; vocabulary?: string[] };
@@ -184,6 +185,9 @@ function check(given: Document, told: Told): void {
   }
   if (given.messages) {
     throw new Refused("This task asks for several messages per report, which this client does not send.");
+  }
+  if (told.rotation !== undefined) {
+    throw new Refused("In this task devices take turns (rotation), which this client does not do.");
   }
   const shape = new Shape(given.mechanism.shape);
   const { unit = "record", delta = 0, epsilon, max_entries = 1 } = told.mechanism;

@@ -251,6 +251,10 @@ test("what this client does not know is refused by name", async () => {
     d.messages = 2.5;
   });
   assert.match(await refusal(several), /several messages/);
+  const turns = JSON.parse(GOOD);
+  turns.task = JSON.stringify({ ...JSON.parse(turns.task), rotation: 4 });
+  turns.digest = (await digestOf(turns.task)).slice(0, 32);
+  assert.match(await refusal(JSON.stringify(turns)), /take turns/);
 });
 
 test("a pinned document is that one and no other", async () => {
