@@ -210,7 +210,7 @@ class Service:
             "report_bytes": task.mechanism.layout.width,
             "precision": task.precision,
             "messages": task.messages,
-            "reports": shown + self.store.waiting(digest),
+            "reports": self.store.arrived(digest),
             "in_estimates": shown,
             "minimum": max(task.minimum_reports, 1),
             "withheld": shown < max(task.minimum_reports, 1),
@@ -285,7 +285,7 @@ class Service:
         """The newest snapshot, refused while it has too few reports for estimates."""
         current = self.folder.fold(task)
         if current.state.count < max(task.minimum_reports, 1):
-            arrived = current.state.count + self.store.waiting(task.digest.hex())
+            arrived = self.store.arrived(task.digest.hex())
             raise Withheld(
                 f"{arrived} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
             )

@@ -192,9 +192,14 @@ class Store(Database):
 
     def waiting(self, task: str) -> int:
         """Reports that are not in the snapshot yet."""
-        query = sql.select(sql.func.sum(log.c.count)).where(log.c.task == task)
         with self.reading() as connection:
-            return int(connection.execute(query).scalar() or 0)
+            return int(connection.execute(sql.select(_total(log.c.count, log.c.task == task))).scalar_one())
+
+    def arrived(self, task: str) -> int:
+        """Reports in the snapshot and not yet in it: one statement, so that both are of one moment."""
+        both = _total(states.c.count, states.c.task == task) + _total(log.c.count, log.c.task == task)
+        with self.reading() as connection:
+            return int(connection.execute(sql.select(both)).scalar_one())
 
     def last(self) -> int:
         """A number that no lot exceeds that has been acknowledged by now."""
