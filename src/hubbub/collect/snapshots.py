@@ -96,9 +96,9 @@ class Folder:
     def _fold(self, task: Task, digest: str) -> Current:
         step = max(task.minimum_reports, 1)
         with self._locks[task.digest]:
-            # In this order: another process may fold in between, and what waited is then in the newest one.
+            self._newest(task)  # of a damaged one, all reports wait again
             if self._store.waiting(digest) < step:
-                return self._newest(task)
+                return self._newest(task)  # another process may have folded what waited
             last = self._store.last()  # later batches keep arriving, and would keep us here
             while True:
                 started = time.perf_counter()

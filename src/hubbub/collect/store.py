@@ -192,8 +192,9 @@ class Store(Database):
 
     def waiting(self, task: str) -> int:
         """Reports that are not in the snapshot yet."""
+        query = sql.select(sql.func.sum(log.c.count)).where(log.c.task == task)
         with self.reading() as connection:
-            return int(connection.execute(sql.select(_total(log.c.count, log.c.task == task))).scalar_one())
+            return int(connection.execute(query).scalar() or 0)
 
     def arrived(self, task: str) -> int:
         """Reports in the snapshot and not yet in it: one statement, so that both are of one moment."""
@@ -292,9 +293,8 @@ class Store(Database):
         total = sql.select(states.c.count).where(states.c.task == task).scalar_subquery()
         counted = sql.func.coalesce(total, 0)
         arrived = _total(history.c.reports, history.c.task == task)
-        there = _total(segments.c.count, segments.c.task == task) + _total(
-            tasks.c.purged, tasks.c.digest == task
-        )
+        purged = _total(tasks.c.purged, tasks.c.digest == task)
+        there = _total(segments.c.count, segments.c.task == task) + purged
         with self.reading() as connection:  # one statement, so that all are of one moment
             found = connection.execute(sql.select(counted, arrived, there)).one()
         return found[0] == found[1] and (not kept or found[0] == found[2])
