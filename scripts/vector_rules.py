@@ -16,6 +16,13 @@ from hubbub.protocol.task import Task
 #: Values that JSON has no word for.
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-0": -0.0}
 
+#: Things that are no records, whatever the task.
+_NO_RECORDS = [
+    *("a", "", None, 1, 0.5, True, {"object": ""}, {"bytes": "a"}),
+    *("b", "ab", "é", "🙂", "0", "a,b", "[]", "{}", "null", 0, -1, 2, 1.5, -0.5, False),
+    *({"float": "nan"}, {"float": "-inf"}, {"whole": "5"}, {"bytes": ""}),
+]
+
 
 def plain(value: Any) -> Any:
     """A value of the rules' file as the thing it stands for."""
@@ -129,7 +136,7 @@ def rules() -> dict[str, Any]:
         else:
             records = [{"list": [label]} for label in labels] + [{"map": [[label, 1]]} for label in labels]
             records += [{"list": labels}, {"list": labels * 2}, {"list": []}, {"map": []}]
-        records += [{"raw": raw} for raw in ("a", "", None, 1, 0.5, True, {"object": ""}, {"bytes": "a"})]
+        records += [{"raw": raw} for raw in _NO_RECORDS]
         results = [_outcome(task, record) for record in records]
         rows.append({"document": device_document(task).decode(), "records": records, "outcomes": results})
     return {"settings": rows}
