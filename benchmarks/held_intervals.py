@@ -1,20 +1,23 @@
 """How often intervals hold the truth, from 0.3 reports a bucket on: normal intervals beside those of hubbub.
 
 A crowd with long-tailed lengths (or a data set in the compact form of `hubbub.experiments.datasets`) is sampled down to
-k entries once; that crowd is the truth, and it is collected from `--runs` times with other coins, by every mechanism
-that the planner knows for the quantity, in the planner's form. Values lie in -1:1, or in 1:5. Counted are keys that
-somebody has: single intervals (one key at a time, 95%), those of heavy and of rare keys, and runs in which the
-intervals for all keys together hold for all of them. Conditional means: keys of which anything is known (not marked ?),
-and whose true mean is not an end of the range (there an interval can miss on one side only).
+k entries once; that crowd is the truth, and it is collected from `--runs` times with other coins, by a mechanism
+in the form that the planner takes for the quantity. Values lie in -1:1, or in 1:5. Counted are keys that somebody has:
+single intervals (one key at a time, 95%), and runs in which the intervals for all keys together hold for all of them.
+Conditional means: keys of which anything is known (not marked ?), and whose true mean is not an end of the range (there
+an interval can miss on one side only); and again those that stand out among all keys.
 
-    python benchmarks/held_intervals.py --runs 200
-    python benchmarks/held_intervals.py --data FOLDER --runs 200
+Keys of one run share its reports. So the spread of a share is that of runs: each is one draw, however many its keys.
+
+    python benchmarks/held_intervals.py                 the rows of the guide that need no data
+    python benchmarks/held_intervals.py --data FOLDER   all of them
+    python benchmarks/held_intervals.py --only NAME     another mechanism, in all regimes
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import NormalDist
@@ -29,54 +32,87 @@ from hubbub.model.record import GRID, Entries, sample_down
 from hubbub.plan.ranking import rank
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.protocol.task import Task
+from hubbub.server.cases import Range
 from hubbub.server.estimates import estimate
+from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.quantities import normal_limits
 from hubbub.simulation.populations import Population, zipf_population
 from hubbub.simulation.rehearsal import repeated_states, true_values
 
-#: Mechanisms that the planner may choose, for records of several entries, and of one.
-SEVERAL = ("sketch_response", "collision", "coco", "privkv", "pckv_grr", "sampled", "sparse_sum")
-SINGLE = ("hadamard", "local_hashing", "sampled")
+#: What is measured: mechanisms that the planner may choose, by quantity; and in regimes with many reports a bucket.
+MECHANISMS: dict[Quantity, tuple[str, ...]] = {
+    "frequency": ("sketch_response",),
+    "mean": ("coco", "privkv", "pckv_grr"),
+    "conditional": ("sketch_response", "collision", "coco", "privkv", "pckv_grr"),
+}
+OFTEN: dict[Quantity, tuple[str, ...]] = {
+    "frequency": ("sketch_response",),
+    "mean": ("coco",),
+    "conditional": ("collision", "coco"),
+}
+#: Mechanisms for records of one entry.
+ONE_ENTRY = ("hadamard", "local_hashing")
 #: Reports a bucket, epsilon and k.
 REGIMES = ((0.3, 4.0, 72), (1.5, 4.0, 72), (10.0, 3.0, 12), (300.0, 2.0, 4))
-#: For real data: epsilon, k and users.
-REAL = ((4.0, 1, 20_000), (4.0, 72, 3_000))
+#: From so many reports a bucket on, fewer mechanisms are looked at.
+MANY = 10.0
+#: Of real data: mechanism, quantity, reports a bucket, epsilon and k; and the data sets.
+REAL: tuple[tuple[str, Quantity, float, float, int, tuple[str, ...]], ...] = (
+    ("sketch_response", "frequency", 0.3, 4.0, 72, ("retail_set", "msweb_set", "kosarak_head_set")),
+    ("coco", "mean", 0.3, 4.0, 72, ("womens_clothing", "renttherunway", "bookcrossing_explicit")),
+    ("coco", "conditional", 620.0, 4.0, 1, ("womens_clothing", "movielens_latest_small")),
+)
+TITLES = {
+    "retail_set": "shopping baskets",
+    "msweb_set": "page views",
+    "kosarak_head_set": "news read",
+    "womens_clothing": "ratings of clothes",
+    "renttherunway": "rented clothes",
+    "bookcrossing_explicit": "ratings of books",
+    "movielens_latest_small": "ratings of films",
+}
 RANGES = ((-1.0, 1.0), (1.0, 5.0))
 QUANTITIES: tuple[Quantity, ...] = ("frequency", "mean", "conditional")
 KEYS = 200
 #: Where reports do not name buckets, or all of them: one size for all regimes.
 USERS = 2000
-HEAVY = 0.05
 
 
-@dataclass
+class Share:
+    """Intervals that held, run by run."""
+
+    def __init__(self) -> None:
+        self.held: list[int] = []
+        self.of: list[int] = []
+
+    def add(self, inside: Any) -> None:
+        """One run: which intervals hold."""
+        self.held.append(int(inside.sum()))
+        self.of.append(inside.size)
+
+    @property
+    def percent(self) -> float:
+        """Of all runs' intervals."""
+        return 100 * sum(self.held) / max(sum(self.of), 1)
+
+    @property
+    def spread(self) -> float:
+        """The standard error of `percent`, runs being independent."""
+        off = np.array(self.held) - self.percent / 100 * np.array(self.of)
+        return 100 * float(np.sqrt((off**2).sum())) / max(sum(self.of), 1)
+
+
 class Held:
-    """Intervals looked at and intervals that held, and the same for runs."""
+    """Single intervals, those of keys that stand out, and runs in which the intervals for all keys hold."""
 
-    keys: int = 0
-    held: int = 0
-    heavy: int = 0
-    heavy_held: int = 0
-    runs: int = 0
-    all_held: int = 0
+    def __init__(self) -> None:
+        self.single, self.apart, self.together = Share(), Share(), Share()
 
-    def add(self, inside: Any, together: Any, heavy: Any) -> None:
-        """One run: which single intervals hold, which of those for all keys, and which keys are heavy."""
-        self.keys += len(inside)
-        self.held += int(inside.sum())
-        self.heavy += int(heavy.sum())
-        self.heavy_held += int(inside[heavy].sum())
-        self.runs += 1
-        self.all_held += bool(together.all())
-
-    def __str__(self) -> str:
-        shares = (
-            (self.held, self.keys),
-            (self.heavy_held, self.heavy),
-            (self.held - self.heavy_held, self.keys - self.heavy),
-            (self.all_held, self.runs),
-        )
-        return " ".join(f"{100 * part / whole:6.1f}" if whole else "     -" for part, whole in shares)
+    def add(self, inside: Any, apart: Any, together: Any) -> None:
+        """One run."""
+        self.single.add(inside)
+        self.apart.add(inside[apart])
+        self.together.add(np.atleast_1d(together.all()))
 
 
 def as_before(moments: Moments) -> Moments:
@@ -107,6 +143,35 @@ def as_before(moments: Moments) -> Moments:
     )
 
 
+def joined(parts: list[Moments]) -> Moments:
+    """The moments of all runs as if they were more keys of one: counts that are alike are then looked at once."""
+
+    def column(name: str, of: list[Any]) -> Any:
+        first = getattr(of[0], name)
+        return (
+            np.concatenate([getattr(each, name) for each in of]) if isinstance(first, np.ndarray) else first
+        )
+
+    names = ("frequency", "frequency_variance", "mean", "mean_variance", "covariance")
+    counts = [each.counts for each in parts]
+    both = None
+    if counts[0] is not None:
+        both = replace(counts[0], **{name: column(name, counts) for name in ("reports", "named", "signed")})
+    return Moments(**{name: column(name, parts) for name in names}, counts=both)
+
+
+def limits(task: Task, moments: Moments, quantity: Quantity, levels: Any) -> tuple[Any, Any, Any]:
+    """Ends of the intervals of `estimate`, and which keys nothing is known of; for all keys together without levels."""
+    odds = 0.05 if levels is not None else 0.05 / KEYS
+    value, _, low, high, unknown = normal_limits(task, moments, quantity, -NormalDist().inv_cdf(odds / 2))
+    if moments.counts is not None:
+        values = Range(task.low, task.high, task.scale.center, task.scale.half)
+        wanted = Wanted(quantity, odds, values, levels, KEYS if levels is not None else 1)
+        low, high = wanted.limits(moments.counts, low, high, unknown)
+        low, high = np.minimum(low, value), np.maximum(high, value)
+    return low, high, unknown
+
+
 def measure(task: Task, crowd: Population, quantity: Quantity, runs: int, seed: int) -> tuple[Held, Held]:
     """How the normal intervals held, and those of `estimate`."""
     ids, old, new = task.keys.all_ids(), Held(), Held()
@@ -114,25 +179,36 @@ def measure(task: Task, crowd: Population, quantity: Quantity, runs: int, seed: 
     inner = crowd.frequency > 0
     if quantity == "conditional":
         inner &= (truth > task.low + 1e-9) & (truth < task.high - 1e-9)
+    parts, ties, first = [], [], None
     for state in repeated_states(task, crowd.entries, runs, seed):
         moments = task.mechanism.moments(state, task.keys, ids)
-        plain = moments if moments.counts is None else as_before(moments)
-        single, together = (
-            estimate(task, state, None, quantity, simultaneous=both) for both in (False, True)
+        parts.append(moments)
+        ties.append(np.zeros(len(ids)) if moments.counts is None else tie_levels(moments.counts, state, ids))
+        if first is None:
+            first = [estimate(task, state, None, quantity, simultaneous=both) for both in (False, True)]
+    moments, apart = joined(parts), -NormalDist().inv_cdf(0.025 / KEYS)
+    sides = [limits(task, moments, quantity, levels) for levels in (np.concatenate(ties), None)]
+    for (low, high, _), found in zip(sides, first or (), strict=True):
+        assert np.allclose(low[: len(ids)], found.low), "these are not the intervals of estimate"
+        assert np.allclose(high[: len(ids)], found.high), "these are not the intervals of estimate"
+    plain = moments if moments.counts is None else as_before(moments)
+    with np.errstate(invalid="ignore"):  # the plain variance of a rare key may be below 0
+        normal = [
+            normal_limits(task, plain, quantity, width)[2:]
+            for width in (-NormalDist().inv_cdf(0.025 / keys) for keys in (1, KEYS))
+        ]
+    clear = np.zeros((runs, len(ids)), dtype=bool)
+    if quantity == "conditional" and moments.counts is not None:
+        strength = Wanted(quantity, 0.05, Range(-1, 1, 0, 1), None).surprise(moments.counts)
+        clear = (strength > apart).reshape(runs, -1)
+    for table, ends in ((old, normal), (new, sides)):
+        one, all_keys = (
+            ((low.reshape(runs, -1) <= truth) & (truth <= high.reshape(runs, -1))) | ~np.isfinite(truth)
+            for low, high, _ in ends
         )
-        sides = [(found.low, found.high) for found in (single, together)]
-        widths = [-NormalDist().inv_cdf(0.025 / keys) for keys in (1, crowd.keys)]
-        with np.errstate(invalid="ignore"):
-            normal = [normal_limits(task, plain, quantity, width)[2:] for width in widths]
-        every = np.ones(len(ids), dtype=bool)
-        shown_before = ~normal[0][2] if quantity == "conditional" else every
-        shown_now = np.isfinite(single.error) if quantity == "conditional" else every
-        for table, limits, shown in ((old, normal, shown_before), (new, sides, shown_now)):
-            one, all_keys = (
-                (limit[0] <= truth) & (truth <= limit[1]) | ~np.isfinite(truth) for limit in limits
-            )
-            shown = shown & inner
-            table.add(one[shown], all_keys, crowd.frequency[shown] > HEAVY)
+        shown = ~ends[0][2].reshape(runs, -1) & inner
+        for run in range(runs):
+            table.add(one[run][shown[run]], clear[run][shown[run]], all_keys[run])
     return old, new
 
 
@@ -210,16 +286,17 @@ def settings(
         yield task, users
 
 
-def measured(
-    data: Path | None, sets: tuple[str, ...], users: int, k: int, signed: bool
-) -> Iterator[tuple[str, Population]]:
-    """The crowds to collect from, by name."""
-    if data is None:
-        yield "zipf", made_up(users, k, 7, signed)
-        return
-    for path in sorted(data.glob("*.npz")):
-        if signed != path.stem.endswith("_set") and (not sets or path.stem in sets):
-            yield path.stem, from_file(path, users, k, 7, signed)
+def wanted(
+    data: Path | None, only: tuple[str, ...], quantities: tuple[Quantity, ...]
+) -> Iterator[tuple[str, Quantity, float, float, int, str]]:
+    """Mechanism, quantity, reports a bucket, epsilon, k and crowd of each row."""
+    for (rate, epsilon, k), quantity in product(REGIMES, quantities):
+        for name in only or (OFTEN if rate >= MANY else MECHANISMS)[quantity]:
+            yield name, quantity, rate, epsilon, 1 if name in ONE_ENTRY else k, ""
+    for name, quantity, rate, epsilon, k, sets in REAL if data else ():
+        if quantity in quantities and (not only or name in only):
+            for each in sets:
+                yield name, quantity, rate, epsilon, k, each
 
 
 @click.command()
@@ -227,9 +304,9 @@ def measured(
 @click.option("--data", type=click.Path(exists=True, path_type=Path), help="Folder with .npz files.")
 @click.option("--least", default=0.0, help="Leave out regimes with fewer reports a bucket.")
 @click.option("--most", default=np.inf, help="Leave out regimes with more reports a bucket.")
-@click.option("--only", multiple=True, help="These mechanisms.")
+@click.option("--only", multiple=True, help="These mechanisms, in all regimes.")
 @click.option("--quantity", multiple=True, type=click.Choice(QUANTITIES), default=QUANTITIES)
-@click.option("--sets", multiple=True, help="These data sets of the folder.")
+@click.option("--sets", multiple=True, help="These data sets of the folder, and no made-up crowd.")
 def main(
     runs: int,
     data: Path | None,
@@ -239,30 +316,31 @@ def main(
     quantity: tuple[Quantity, ...],
     sets: tuple[str, ...],
 ) -> None:
-    """Print the table."""
+    """Print the table, as it is in the guide."""
     print(
-        "reports a bucket, mechanism, quantity, range, crowd, users; share of intervals that hold, in percent:\n"
-        "normal (all, heavy, rare, together), then hubbub (the same)"
+        "| reports a bucket | mechanism | quantity | values | crowd | collections | single | stand out | together |\n"
+        "|---|---|---|---|---|---:|---|---|---|"
     )
-    made: list[tuple[float | None, float, int, int]] = [
-        (rate, epsilon, k, USERS) for rate, epsilon, k in REGIMES if least <= rate <= most
-    ]
-    real: list[tuple[float | None, float, int, int]] = [(None, *each) for each in REAL]
-    for (rate, epsilon, k, size), single in product(made if data is None else real, (False, True)):
-        for name, wanted in product(SINGLE if single else SEVERAL, quantity):
-            if (only and name not in only) or (single and wanted != "frequency"):
-                continue
-            limit = 1 if single else k
-            for task, users in settings(name, wanted, epsilon, limit, size, rate):
-                signed = task.mechanism.values == "signed"
-                span = f"{task.low:g}:{task.high:g}" if signed else "sets"
-                for title, crowd in measured(data, sets, users, limit, signed):
-                    old, new = measure(task, placed(crowd, task), wanted, runs, 1000)
-                    print(
-                        f"{users * background(task):7.2g} {name:16} {wanted:12} {span:5} {title:22} {users:7,} "
-                        f"{old}   {new}",
-                        flush=True,
-                    )
+    for name, asked, rate, epsilon, k, file in wanted(data, only, quantity):
+        if not least <= rate <= most or (sets and file not in sets):
+            continue
+        for task, users in settings(name, asked, epsilon, k, USERS, rate):
+            signed = task.mechanism.values == "signed"
+            span = f"{task.low:g}:{task.high:g}" if signed else ""
+            crowd = (
+                from_file(data / f"{file}.npz", users, k, 7, signed)
+                if data and file
+                else made_up(users, k, 7, signed)
+            )
+            old, new = measure(task, placed(crowd, task), asked, runs, 1000)
+            apart = f"{new.apart.percent:.1f} ± {new.apart.spread:.1f}" if asked == "conditional" else ""
+            title = TITLES.get(file, "made up")
+            print(
+                f"| {users * background(task):.3g} | {name} | {asked} | {span} | {title} | {runs} "
+                f"| {new.single.percent:.1f} ± {new.single.spread:.1f} ({old.single.percent:.1f}) | {apart} "
+                f"| {new.together.percent:.1f} ({old.together.percent:.1f}) |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

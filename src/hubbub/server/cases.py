@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.model.mechanism import TOLD_APART, Counts
+from hubbub.model.count_laws import TOLD_APART, Counts
 from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.server.tails import SAFE, Law, Ties, solve
 
@@ -21,9 +21,9 @@ _USUAL = 0.02
 #: Names that an absent key has on average: up to how many, keys that have fewer are looked at name by name; from how
 #: many on, only clearly more names tell anything.
 _FEW, _MANY = 12, 200
-#: How much more often than its odds a key that is named once may miss, if absent ones are named less than once: then
-#: keys that are held a little miss up to 1.5 times as often as they may (measured).
-_CAREFUL = 3.0
+#: How much more often than its odds a key that is named once may miss, at the frequency where it does so most often.
+#: At 0.3 names of an absent key, this is what makes all keys hold for 94 to 96.5%: `hubbub.server.intervals`.
+_CAREFUL = 1.2
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,6 @@ class Cases:
         upper = (level + 0.5) / LEVELS
         self.ties = SAFE if levels is None else Ties(upper, 1 - upper)
 
-    @cached_property
-    def told(self) -> Floats:
-        """The frequency to reckon with for the spread of D, as far as N tells it, and 0 elsewhere."""
-        if self.counts.named is None:
-            return np.zeros(len(self.reports))
-        return np.where(telling(self.counts), np.clip(self.counts.frequency, 1e-12, 1), 0.0)
-
     # Laws under a hypothesis
 
     def named_law(self, frequency: Any) -> Law:
@@ -94,27 +87,12 @@ class Cases:
         return Law(self.reports * mean / rate * np.maximum(beyond, 1), rate * np.minimum(beyond, 1), 0.0)
 
     def signed_law(self, mean: Any, frequency: Any) -> Law:
-        """D if keys have this mean and frequency; given N, where N tells the frequency.
-
-        Given N, D is a sum of N votes that are all cast. With as many as make the variance right it also varies as N
-        does where the mean is not 0. That is true of usual tails; where odds are small the tails of votes that
-        come in varying numbers are heavier, and they are taken.
-        """
+        """D if keys have this mean and frequency, where names are not counted."""
         alone, held = self.counts.signed_noise
         seen, tilt = alone + held * frequency, self.counts.signed_gain * mean
         plus, minus = np.maximum(seen + tilt, 0) / 2, np.maximum(seen - tilt, 0) / 2
         most = np.maximum(plus + minus, 1.0)
-        plus, minus, told = plus / most, minus / most, self.told
-        given = (told > 0) & (frequency <= told) & self.fine
-        spread, middle = self.reports * (plus + minus), self.reports * (plus - minus)
-        votes = (spread + np.sqrt(spread**2 + 4 * middle**2)) / 2
-        lean = middle / np.maximum(votes, 1e-300)
-        return Law(
-            np.where(given, votes, self.reports),
-            np.where(given, (1 + lean) / 2, plus),
-            np.where(given, (1 - lean) / 2, minus),
-            np.where(given | (plus + minus > 1 - 1e-9), 2.0, 1.0),
-        )
+        return Law(self.reports, plus / most, minus / most, np.where(plus + minus > 1 - 1e-9, 2.0, 1.0))
 
     def value_law(self, value: Any, values: Range) -> tuple[Law, Any]:
         """The law of n * (value's estimate), and the unit in which it is a sum of votes.
@@ -130,7 +108,7 @@ class Cases:
             scale = np.clip((least + background) / background, 0.0, 1.0)
         frequency = self._frequency_with(value, values)
         mean = (value - values.center * frequency) / values.half
-        if self._by_names(values):
+        if laws.named is None:
             return self.signed_law(mean, frequency), values.half / laws.signed_gain
         by_name, by_side = values.center / laws.gain, values.half / laws.signed_gain
         seen, tilt = laws.idle + laws.gain * frequency, laws.signed_gain * mean
@@ -148,25 +126,35 @@ class Cases:
         most = np.maximum((plus + minus) / (_MORE * unit), 1.0) * _MORE * unit
         return Law(_MORE * self.reports, plus / most, minus / most), unit
 
-    def _by_names(self, values: Range) -> bool:
-        """Whether a mean is judged by D, given N; else by N and D together, with the frequency that is likeliest.
-
-        Given N works if the range is symmetric. For single keys it takes names: at least one that an absent key has.
-        """
-        sparse = self.fine and bool((self.counts.idle * self.reports < 1).all())
-        return values.center == 0 and not (sparse and self.counts.named is not None)
-
-    def _frequency_with(self, value: Any, values: Range) -> Any:
-        """The frequency to reckon with if this is the mean value: what the counts tell, or the nearest possible."""
+    def _least_with(self, value: Any, values: Range) -> Any:
+        """The least frequency that is possible if this is the mean value."""
+        if values.center == 0:
+            return np.abs(value) / values.half
         ends = [value / end for end in (values.low, values.high) if end]
-        least = np.maximum(
+        return np.maximum(
             np.maximum.reduce(ends) if values.low < 0 < values.high else np.minimum.reduce(ends), 0
         )
-        if self._by_names(values):
-            return np.maximum(self.told, least)
-        most = 1.0 if values.low <= 0 <= values.high else np.maximum.reduce(ends)
-        likely = self._likeliest(value, values, least, np.maximum(most, least))
-        return np.where(self._rare, least, likely) if values.balanced else likely
+
+    def _frequency_with(self, value: Any, values: Range) -> Any:
+        """The frequency to reckon with if this is the mean value: the likeliest one, or the least where N is unknown.
+
+        It may be above 1. If it were cut there, the spread of a key that everybody has would never be taken too large,
+        but half of the time too small.
+        """
+        least = self._least_with(value, values)
+        if self.counts.named is None:
+            return least
+        most = least + self._names / (self.reports * self.counts.gain)  # beyond, the likelihood falls
+        if values.center and not values.low <= 0 <= values.high:
+            most = np.maximum(np.maximum(value / values.low, value / values.high), least)
+        return self._likeliest(value, values, least, most)
+
+    @cached_property
+    def _names(self) -> Int64s:
+        """N, and as much of it as D tells where it is left out (see `hubbub.server.intervals`)."""
+        assert self.counts.named is not None
+        assert self.counts.signed is not None
+        return np.asarray(np.maximum(self.counts.named, np.abs(self.counts.signed)))
 
     def _likeliest(self, value: Any, values: Range, least: Any, most: Any) -> Any:
         """The frequency under which what was counted is likeliest, if this is the mean value.
@@ -176,9 +164,8 @@ class Cases:
         if any, is not possible: one of the means is 0 or less there.
         """
         laws, reports = self.counts, self.reports
-        assert laws.named is not None
         assert laws.signed is not None
-        pro, contra = (laws.named + laws.signed) / 2, (laws.named - laws.signed) / 2
+        pro, contra = (self._names + laws.signed) / 2, (self._names - laws.signed) / 2
         tilt, lean = laws.signed_gain * value / values.half, laws.signed_gain * values.center / values.half
         a, da = reports * (laws.idle + tilt) / 2, reports * (laws.gain - lean) / 2
         b, db = reports * (laws.idle - tilt) / 2, reports * (laws.gain + lean) / 2
@@ -219,46 +206,52 @@ class Cases:
         """Keys that are named too rarely to tell their frequency, where few names are usual."""
         if self.counts.named is None or self.counts.signed is None or not self.fine:
             return np.zeros(len(self.reports), dtype=bool)
-        return np.asarray((self.counts.idle * self.reports <= _FEW) & (self.told == 0))
+        return np.asarray((self.counts.idle * self.reports <= _FEW) & ~telling(self.counts))
 
-    @cached_property
-    def _rarity(self) -> Floats:
-        """The probability that an absent key is among these, and less where one has to be careful.
-
-        Absent keys are mostly not named at all, and never miss then. If they were to miss as often as keys may, those
-        that are named once would miss far more often; and a key that is held a little is named once far more often
-        than an absent one. So a single name may miss so much more often than others, and no more.
-        """
-        rare, side = self._rare, self.counts.signed_noise[0] / 2
-        law = Law(self.reports[rare], side, side)
-        limit = least_telling(self.counts.idle * law.reports)
-        found, alone = law.among_few(-np.inf, limit, 1.0), law.among_few(0, 2, 0.0)
-        assert self.counts.signed is not None
-        single = (limit == 2) & (self.counts.signed[rare] != 0)
-        return np.where(single, np.minimum(found, 2 * _CAREFUL * alone), found)
-
-    def _with_rare(self, tail: Floats, law: Law, side: int, values: Range) -> Floats:
+    def _with_rare(self, tail: Floats, value: Floats, side: int, values: Range) -> Floats:
         """The upper tail (side 1) or the lower one, with another one for keys that are named too rarely.
 
-        For them, what counts is the sum and "named less than c times" together, and is added up exactly. Keys that are
-        named c times or more have odds of their own. So the tail is divided by the probability that an absent key is
-        among the rare ones: then the two kinds of misses add up to the odds.
+        For them, what counts is the sum and "named less than c times" together, added up exactly, with the least
+        frequency that goes with the value. Keys that are named c times or more have odds of their own. So the tail is
+        divided by the probability that an absent key is among the rare ones: then the two kinds of misses add up to
+        the odds. If c = 2 and votes for and against weigh alike, the others hardly ever miss where a single name is
+        likely, and rare ones have all of the odds. But a key that is held a little is named once more often than an
+        absent one. So if c = 2, the tail must also be small, up to `_CAREFUL`, at the frequency that makes this one
+        name likeliest.
         """
         rare = self._rare
         if not rare.any():
             return tail
         limit = least_telling(self.counts.idle * self.reports[rare])
-        own = Law(*(np.broadcast_to(part, rare.shape)[rare] for part in (law.reports, law.plus, law.minus)))
         part = (self.ties.upper if side > 0 else self.ties.lower)[rare]
         by_name, by_side = values.center / self.counts.gain, values.half / self.counts.signed_gain
         weights = side * (by_name + by_side), side * (by_name - by_side)
-        found = tail.copy()
-        found[rare] = own.among_few(side * self.total(values)[rare], limit, part, weights) / self._rarity
+
+        def few(frequency: Any) -> Floats:
+            law = self.votes_law(value, values, frequency)
+            own = Law(
+                *(np.broadcast_to(each, rare.shape)[rare] for each in (law.reports, law.plus, law.minus))
+            )
+            return own.among_few(side * self.total(values)[rare], limit, part, weights)
+
+        single, found = limit == 2, tail.copy()
+        own = few(self._least_with(value, values))
+        own = own / (self._rarity if values.center else np.where(single, 1.0, self._rarity))
+        if single.any():
+            own = np.where(single, np.maximum(own, few(self._frequency_with(value, values)) / _CAREFUL), own)
+        found[rare] = own
         return np.minimum(found, 1.0)
 
-    def votes_law(self, value: Any, values: Range) -> Law:
+    @cached_property
+    def _rarity(self) -> Floats:
+        """The probability that an absent key is among the rare ones."""
+        rare, side = self._rare, self.counts.signed_noise[0] / 2
+        law = Law(self.reports[rare], side, side)
+        return law.among_few(-np.inf, least_telling(self.counts.idle * law.reports), 1.0)
+
+    def votes_law(self, value: Any, values: Range, frequency: Any) -> Law:
         """Votes for and against if this is the mean value: as many as N varies, each for the key by the same odds."""
-        laws, frequency = self.counts, self._frequency_with(value, values)
+        laws = self.counts
         mean, cast = (value - values.center * frequency) / values.half, self.named_law(frequency)
         lean = np.clip(laws.signed_gain * mean / (laws.idle + laws.gain * frequency), -1, 1)
         return Law(cast.reports, cast.plus * (1 + lean) / 2, cast.plus * (1 - lean) / 2)
@@ -270,20 +263,16 @@ class Cases:
         if values.center:
             found = found + values.center * laws.frequency
 
-        def exact(tail: Floats, law: Law, value: Floats, side: int) -> Floats:
-            if not values.balanced:
-                return tail
-            return self._with_rare(
-                tail, law if self._by_names(values) else self.votes_law(value, values), side, values
-            )
+        def tail(value: Floats, side: int) -> Floats:
+            law, unit = self.value_law(value, values)
+            found = (self.ties.above if side > 0 else self.ties.below)(law, total / unit)
+            return self._with_rare(found, value, side, values) if values.balanced else found
 
         def above(value: Floats) -> Floats:
-            law, unit = self.value_law(value, values)
-            return exact(self.ties.above(law, total / unit), law, value, 1)
+            return tail(value, 1)
 
         def below(value: Floats) -> Floats:
-            law, unit = self.value_law(value, values)
-            return exact(self.ties.below(law, total / unit), law, value, -1)
+            return tail(value, -1)
 
         law, unit = self.value_law(found, values)
         step = 2 * unit * np.sqrt(np.maximum((law.plus + law.minus) * law.reports, 1)) / self.reports
@@ -296,9 +285,9 @@ class Cases:
 
 def named_variance(counts: Counts, frequency: Any) -> Any:
     """Of one report's being named."""
-    share = np.clip(frequency, 0, 1)
     alone, held, asked = counts.noise
-    return alone + held * share + asked * share * (1 - share)
+    share = np.clip(frequency, 0, 1)
+    return alone + held * np.maximum(frequency, 0) + asked * share * (1 - share)
 
 
 def least_telling(background: Any) -> Any:

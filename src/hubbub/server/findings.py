@@ -32,12 +32,14 @@ class Findings:
 
     `floor` is the smallest true value that stands out every other time (of a conditional mean: the smallest share that
     does), infinite where not even a key that everybody has would. `advice` is what a planner adds where nothing does.
+    Where people are in `groups`, as many keys were looked through in each of them, and stand out among all.
     """
 
     candidates: int
     count: int
     floor: float
     advice: str = ""
+    groups: int = 1
 
     @property
     def nothing(self) -> bool:
@@ -54,8 +56,8 @@ class Findings:
             verb = "stands" if self.count == 1 else "stand"
             takes = f"; with {_counted(reports)} that takes {would}" if math.isfinite(self.floor) else ""
             return (
-                f"{self.count:,} of {_keys(self.candidates)} {verb} out from the noise when all are looked at "
-                f"together{takes}."
+                f"{self.count:,} of {_keys(self.candidates)} {verb} out from the noise when all {self._all()}are "
+                f"looked at together{takes}."
             )
         if math.isfinite(self.floor):
             outlook = f"With {_counted(reports)}, {would} would have stood out."
@@ -66,13 +68,19 @@ class Findings:
             if self.candidates == 1
             else f"none of {_keys(self.candidates)} can"
         )
+        if self.groups > 1:
+            none += f", looked at with those of all {self.groups:,} groups,"
         return " ".join(
             filter(None, [f"Nothing stands out: {none} be told from noise. {outlook}", self.advice])
         )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; JSON has no infinity."""
-        return {**asdict(self), "floor": self.floor if math.isfinite(self.floor) else None}
+        plain = {**asdict(self), "floor": self.floor if math.isfinite(self.floor) else None}
+        return plain if self.groups > 1 else {name: fact for name, fact in plain.items() if name != "groups"}
+
+    def _all(self) -> str:
+        return f"keys of all {self.groups:,} groups " if self.groups > 1 else ""
 
 
 def _counted(reports: int) -> str:

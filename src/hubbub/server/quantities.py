@@ -13,6 +13,7 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
 from hubbub.server.cases import Range
 from hubbub.server.findings import floor_for, largest_value, side_of, strength, towards, width_for
+from hubbub.server.forgers import least_away, without
 from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.quotients import least_named
 
@@ -23,18 +24,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about which keys: intervals of which level, for single keys or for all together."""
+    """What is asked about which keys: intervals of which level, for single keys or for all together.
+
+    All together are these keys in each of `groups` states.
+    """
 
     ids: UInt64s
     quantity: Quantity
     level: float
     simultaneous: bool
     refine: Refinement
+    groups: int = 1
+    #: Reports that may be forged: intervals hold all the same, see `hubbub.server.forgers`.
+    forgers: int = 0
+
+    @property
+    def together(self) -> int:
+        """How many numbers are looked through."""
+        return len(self.ids) * self.groups
 
     @cached_property
     def apart(self) -> float:
         """Standard errors from 0 of what stands out among these keys."""
-        return width_for(self.level, len(self.ids))
+        return width_for(self.level, self.together)
 
     @cached_property
     def width(self) -> float:
@@ -53,35 +65,32 @@ class Answer:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """Value, error and limits, how far from 0 in standard errors, and what is unknown."""
+
+    value: Floats
+    error: Floats
+    low: Floats
+    high: Floats
+    distance: Floats
+    unknown: Bools
+
+
 def answer(task: Task, state: State, question: Question) -> Answer:
     """From the state of all reports; of a sum, what it is a multiple of: the mean, or the frequency."""
-    base, names = question.quantity, len(question.ids)
+    base = question.quantity
     if base == "sum":
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
     moments = task.mechanism.moments(state, task.keys, question.ids)
     reports = task.mechanism.heard(state, task.keys)
     if task.messages or task.keys.tree is not None:
         moments = of_people_drawn(moments, max(reports, 1))
-    value, error, low, high, unknown = normal_limits(task, moments, base, question.width)
-    side = side_of(task, question.quantity)
-    floor, notes = floor_for(task, base, max(reports, 1), question.apart), []
-    if base == "conditional":
-        assert moments.frequency is not None
-        assert moments.frequency_variance is not None
-        significance = strength(moments.frequency, np.sqrt(moments.frequency_variance), side)
-    else:
-        significance = strength(value, error, side)
-    if moments.counts is not None and names:
-        wanted = Wanted(
-            base,
-            (1 - question.level) / (names if question.simultaneous else 1),
-            Range(task.low, task.high, task.scale.center, task.scale.half),
-            None if question.simultaneous else tie_levels(moments.counts, state, question.ids),
-            1 if question.simultaneous else names,
-        )
-        low, high = wanted.limits(moments.counts, low, high, unknown)
-        low, high = np.minimum(low, value), np.maximum(high, value)
-        significance = towards(wanted.surprise(moments.counts), side)
+    side, notes = side_of(task, question.quantity), []
+    floor = floor_for(task, base, max(reports, 1), question.apart)
+    wanted = _wanted(task, state, question, base, moments)
+    found = _judged(task, moments, base, question.width, wanted)
+    if wanted is not None and moments.counts is not None:
         largest = 1.0 if base in ("frequency", "conditional") else largest_value(task)
         floor = largest * wanted.least_share(moments.counts, question.apart)
         silent = int((np.asarray(moments.counts.reports) == 0).sum())
@@ -89,6 +98,14 @@ def answer(task: Task, state: State, question: Question) -> Answer:
             notes.append(
                 f"{silent:,} keys were in no report: nothing is known about them, their value is given as 0."
             )
+    if question.forgers:
+        others = [found]
+        for left in without(task, moments, reports, question.forgers):
+            others.append(_judged(task, left, base, question.width, wanted))
+        found = _joined(others)
+        floor += _largest_lift(task, base, question.forgers, reports - question.forgers, side == "below")
+    value, error, low, high = found.value, found.error, found.low, found.high
+    significance = towards(found.distance, side)
     if question.refine != "none":
         from hubbub.server.recovery.refine import Columns, refined
 
@@ -98,7 +115,55 @@ def answer(task: Task, state: State, question: Question) -> Answer:
         notes += better.notes
         significance = strength(value, error, side)
         floor = question.apart * float(np.median(error)) if len(error) else floor
-    return Answer((value, error, low, high), significance, floor, unknown, tuple(notes))
+    return Answer((value, error, low, high), significance, floor, found.unknown, tuple(notes))
+
+
+def _wanted(task: Task, state: State, question: Question, base: Quantity, moments: Moments) -> Wanted | None:
+    """Intervals from counts, where estimates are made of them. Forgers could try out how ties are broken."""
+    if moments.counts is None or not len(question.ids):
+        return None
+    safe = question.simultaneous or question.forgers > 0
+    return Wanted(
+        base,
+        (1 - question.level) / (question.together if question.simultaneous else 1),
+        Range(task.low, task.high, task.scale.center, task.scale.half),
+        None if safe else tie_levels(moments.counts, state, question.ids),
+        1 if question.simultaneous else question.together,
+    )
+
+
+def _judged(task: Task, moments: Moments, base: Quantity, width: float, wanted: Wanted | None) -> _Judged:
+    """Limits and distances: from counts where they are small, normal ones elsewhere."""
+    value, error, low, high, unknown = normal_limits(task, moments, base, width)
+    if base == "conditional":
+        assert moments.frequency is not None
+        assert moments.frequency_variance is not None
+        distance = strength(moments.frequency, np.sqrt(moments.frequency_variance), "above")
+    else:
+        distance = strength(value, error, "above")
+    if wanted is not None and moments.counts is not None:
+        low, high = wanted.limits(moments.counts, low, high, unknown)
+        low, high = np.minimum(low, value), np.maximum(high, value)
+        distance = wanted.surprise(moments.counts)
+    return _Judged(value, error, low, high, distance, unknown)
+
+
+def _joined(parts: list[_Judged]) -> _Judged:
+    """The first one's values, with limits and distances that hold whichever of them is true."""
+    return replace(
+        parts[0],
+        low=np.minimum.reduce([part.low for part in parts]),
+        high=np.maximum.reduce([part.high for part in parts]),
+        distance=least_away(np.stack([part.distance for part in parts])),
+        unknown=np.logical_or.reduce([part.unknown for part in parts]),
+    )
+
+
+def _largest_lift(task: Task, base: Quantity, forgers: int, others: int, downwards: bool) -> float:
+    """How far forged reports alone can take a key that nobody has from 0, seen from the others."""
+    asked = "frequency" if base == "conditional" else base
+    found = task.mechanism.influence(asked, center=task.scale.center, half=task.scale.half)
+    return forgers * (found.down if downwards else found.up) / others
 
 
 def of_people_drawn(moments: Moments, reports: int) -> Moments:
@@ -157,10 +222,12 @@ def _uncentered(task: Task, moments: Moments) -> tuple[Floats, Floats]:
     assert moments.mean_variance is not None
     assert moments.covariance is not None
     value = center * moments.frequency + half * moments.mean
+    # From a few reports, the covariance may come out larger than the variances allow.
+    most = np.sqrt(moments.frequency_variance * moments.mean_variance)
     variance = (
         center**2 * moments.frequency_variance
         + half**2 * moments.mean_variance
-        + 2 * center * half * moments.covariance
+        + 2 * center * half * np.clip(moments.covariance, -most, most)
     )
     return value, variance
 

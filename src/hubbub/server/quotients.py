@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from hubbub.model.mechanism import Counts
+from hubbub.model.count_laws import Counts
 from hubbub.primitives.arrays import Floats
 from hubbub.server.cases import Cases, named_variance
 from hubbub.server.tails import Law, solve
 
 #: What N tells of a frequency is averaged at so many places of its confidence distribution (Gauss and Legendre's).
 _PLACES = 8
+#: How far below 0 a frequency may be for that: standard errors of an absent key, and a part of its names.
+_BELOW, _PART = 0.5, 0.25
 
 
 def least_named(counts: Counts, odds: float) -> Any:
@@ -89,7 +91,9 @@ def _shares(cases: Cases, bottom: Any, top: Any) -> Floats:
     """[places, cases]: the share of N that is not background, at places of its confidence distribution.
 
     At the place u it is the one with which N, bottom <= N < top, is less than what was counted with probability 1 - u,
-    half of "exactly so" included; 0 if even an absent key makes less than that likelier.
+    half of "exactly so" included. Frequencies a little below 0 are among them, as they are in Fieller's interval: if
+    all that N says against a frequency above 0 were heaped at 0, ratios of hardly held keys would be missed too often.
+    Much lower ones are not, because keys whose N is barely enough to be shown would spread far down.
     """
     counts = cases.counts
     only = Cases(replace(counts, signed=None), None, 1.0)
@@ -107,7 +111,8 @@ def _shares(cases: Cases, bottom: Any, top: Any) -> Floats:
         return part / np.maximum(whole, 1e-300)
 
     step = 2 * np.sqrt(named_variance(counts, only.counts.frequency) / only.reports) / counts.gain
-    start = np.zeros((_PLACES, len(named)))
+    lowest = np.minimum(_BELOW * np.sqrt(counts.noise[0] / only.reports), _PART * counts.idle) / counts.gain
+    start = np.broadcast_to(-lowest, (_PLACES, len(named)))
     found = solve(fewer, level, start, np.broadcast_to(step, start.shape), np.inf)
     return np.asarray(counts.gain * found / (counts.idle + counts.gain * found))[:, only.of_key]
 

@@ -1,0 +1,68 @@
+"""The whole numbers that estimates are made of, where they may be small, and how their laws depend on the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hubbub.primitives.arrays import Floats, Int64s
+
+#: Standard errors above 0 from which on a frequency is taken into account in a variance.
+TOLD_APART = 2.0
+
+
+def told_apart(share: Any, noise: Any) -> Any:
+    """Estimated shares for use in variances: those that can be told from 0 (`noise`: their standard error there).
+
+    The others count as 0. Noise that is cut at 0 would have a mean above 0, and bars made with it would be too long.
+    """
+    return np.where(share > TOLD_APART * noise, np.clip(share, 0, 1), 0.0)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The whole numbers behind estimates, and how their laws depend on a key's frequency f and mean m.
+
+    A report names a key, for or against it, or does not. `named` counts both, `signed` counts for minus against. Per
+    report they have the means idle + gain f and signed_gain m, and the variances noise . (1, f, f (1 - f)) and
+    signed_noise . (1, f) - (signed_gain m)^2. `hubbub.server.intervals` makes intervals of them.
+    """
+
+    #: Reports that could have named the key: one number for all keys, or one for each.
+    reports: Int64s | int
+    named: Int64s | None = None
+    idle: float = 0.0
+    gain: float = 1.0
+    noise: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    signed: Int64s | None = None
+    signed_gain: float = 1.0
+    signed_noise: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def frequency(self) -> Floats:
+        """Unbiased, where there are reports."""
+        assert self.named is not None
+        return np.asarray((self.named / np.maximum(self.reports, 1) - self.idle) / self.gain)
+
+    @property
+    def mean(self) -> Floats:
+        """Unbiased, where there are reports."""
+        assert self.signed is not None
+        return np.asarray(self.signed / (np.maximum(self.reports, 1) * self.signed_gain))
+
+    @property
+    def told(self) -> Floats:
+        """The frequency, where it can be told from 0; without a count of names, the size of the mean."""
+        reports = np.maximum(self.reports, 1)
+        if self.named is None:
+            noise = np.sqrt(self.signed_noise[0] / reports) / self.signed_gain
+            return np.asarray(told_apart(np.abs(self.mean), noise))
+        return np.asarray(told_apart(self.frequency, np.sqrt(self.noise[0] / reports) / self.gain))
+
+    @property
+    def square(self) -> Floats:
+        """The least that the mean square of the values can be: (mean)^2 / frequency, as far as is told."""
+        told = self.told
+        return np.asarray(np.clip(self.mean, -told, told) ** 2 / np.maximum(told, 1e-12))
