@@ -18,9 +18,10 @@ from pydantic import Field
 
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.mechanisms.shared.items import plausible
+from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s

@@ -32,6 +32,7 @@ from hubbub.model.measurements import Measurements, SignMatrix
 from hubbub.model.mechanism import Goal, Held, Mechanism, Moments, Quantity, Refinement
 from hubbub.model.record import Entries
 from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, drawn_telltale, outcome_bounds, outcome_telltales
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record, run_kernel
 from hubbub.primitives.coins import Coins
@@ -194,11 +195,56 @@ class Compressive(Mechanism):
         state.totals += np.bincount(cells, minlength=state.totals.size).reshape(state.totals.shape)
         state.count += len(reports)
 
+    @property
+    def _row_law(self) -> Floats:
+        """Rows are drawn by the seed's bits: where they are no power of two, the first ones twice as often."""
+        drawn = 1 << self.layout.fields[0].bits
+        return np.bincount(np.arange(drawn) % self.rows, minlength=self.rows) / drawn
+
+    def likeliest(self) -> float:
+        return float(self._row_law.max()) * outcome_bounds(self.response_weights(), 1)[1]
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        return (
+            drawn_telltale("rows", "rows", self._row_law, 0),
+            *outcome_telltales(self.response_weights(), "outcomes", lambda reports: reports[:, 1]),
+        )
+
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         matrix = self.matrix(keys, ids)
         row, outcome = reports.astype(np.int64).T
         inside = matrix.block == (outcome // 2)[:, None]
         return np.asarray((inside * matrix.signs[row] * (2 * (outcome % 2) - 1)[:, None]).sum(axis=1))
+
+    def contributions(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Floats:
+        row, outcome = reports.astype(np.int64).T
+        loud = np.zeros((2, len(reports), len(ids)))
+        loud[1] = np.nan
+        for place, inside in enumerate(self.block_of(keys, ids)):
+            signs = self.matrix(keys, ids[place : place + 1]).signs[row, 0]
+            loud[0, :, place] = self.gain * np.where(
+                outcome // 2 == inside, signs * (2 * (outcome % 2) - 1), 0
+            )
+        return loud
+
+    def effects(self) -> Floats:
+        """One side or the other of the key's block."""
+        return np.array([[self.gain, np.nan], [-self.gain, np.nan]])
+
+    @property
+    def keys_at_once(self) -> float:
+        """Of one block: the signs of each are the right ones in half of the rows."""
+        return 1 + math.floor(math.log2(self.rows))
+
+    def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
+        """Of the keys of one block, the side that most weight is on in the report's row."""
+        row, block = reports[:, 0].astype(np.int64), self.block_of(keys, ids)
+        wanted = np.zeros((len(reports), self.parts))
+        for place, weight in enumerate(np.nan_to_num(weights[0])):
+            wanted[:, block[place]] += weight * self.matrix(keys, ids[place : place + 1]).signs[row, 0]
+        best = np.argmax(np.abs(wanted), axis=1)
+        side = wanted[np.arange(len(reports)), best] > 0
+        return np.stack([reports[:, 0], (2 * best + side).astype(np.uint64)], axis=1)
 
     def matrix(self, keys: Keys, ids: UInt64s) -> SignMatrix:
         """The columns of the sensing matrix for these keys."""

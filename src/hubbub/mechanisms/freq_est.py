@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field
 
 from hubbub.mechanisms.shared.listed import Listed
+from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, tally_telltale
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel, kernel
@@ -90,6 +92,14 @@ class Digits:
         digits: Int64s = fields[:, places // len(units)] // units[places % len(units)] % self.base
         return digits
 
+    def written(self, fields: Int64s, places: Int64s, digits: Int64s) -> Int64s:
+        """The same fields with these digits for the keys at these places."""
+        units, changed = self.units, fields.copy()
+        for place, digit in zip(places.tolist(), digits.tolist(), strict=True):
+            column, unit = place // len(units), int(units[place % len(units)])
+            changed[:, column] += (digit - changed[:, column] // unit % self.base) * unit
+        return changed
+
     def sums(self, fields: Int64s) -> Int64s:
         """Every key's digits added up: the first digits of all fields, then the second, and so on."""
         digits = [(fields // unit % self.base).sum(axis=0) for unit in self.units]
@@ -130,6 +140,17 @@ def floor_remarks(floor: float | None) -> tuple[str, ...]:
     return (
         f"Frequencies are cut off below at {floor:g}, in the belief that none is lower: not unbiased any more.",
     )
+
+
+def named_tally(size: int, weights: tuple[int, int], fields: slice) -> Telltale:
+    """How many of the bits in these fields are set."""
+    favoured, other = weights
+    total = favoured + other
+
+    def count(reports: UInt64s) -> Int64s:
+        return np.asarray(np.bitwise_count(reports[:, fields]).sum(axis=1, dtype=np.int64))
+
+    return tally_telltale("keys named by a report", size, other / total, favoured / total, count)
 
 
 class FreqEst(Listed):
@@ -189,6 +210,26 @@ class FreqEst(Listed):
 
     def counts(self, reports: Int64s) -> Int64s:
         return self._bits.sums(reports)[:, None]
+
+    def likeliest(self) -> float:
+        favoured, other = self.weights
+        return float((favoured / (favoured + other)) ** self.size)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        return (named_tally(self.size, self.weights, slice(1, None)),)
+
+    @property
+    def keys_at_once(self) -> float:
+        """All: a report speaks of every key by itself."""
+        return self.size
+
+    @property
+    def uncut(self) -> Self:
+        return self.model_copy(update={"floor": None})
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """Every key's bit by itself."""
+        return self._bits.written(fields, places, (wanted[:, 0] > 0).astype(np.int64))
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         bits = self._bits.read(reports[:, 1:].astype(np.int64), self.places(keys, ids))

@@ -22,7 +22,8 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.model.telltale import Telltale, ends_telltale
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record_in
 from hubbub.primitives.kernel import Kernel, kernel
 from hubbub.primitives.samplers import EMPTY, accept_exp, accept_inverse_e, chance, clamped_laplace
@@ -157,6 +158,25 @@ class GaussianNoise(Listed):
     def counts(self, reports: Int64s) -> Int64s:
         sums: Int64s = (reports - self._most).sum(axis=0, keepdims=True).T
         return sums
+
+    def likeliest(self) -> float:
+        """The density of the noise at 0, on each number: at most 1 / (s sqrt(2 pi)) and a trifle for being discrete."""
+        return float((1.001 / (self.scale * math.sqrt(2 * math.pi))) ** self.size)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """Noise reaches the end of the wire with a probability below 1e-30 per number."""
+        return ends_telltale(slice(1, None), 2 * self._most, 1e-30 * self.size)
+
+    @property
+    def keys_at_once(self) -> float:
+        """All: a report speaks of every key by itself."""
+        return self.size
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """Every key's number by itself."""
+        changed = fields.copy()
+        changed[:, places] = np.where(wanted[:, 0] > 0, 2 * self._most, 0)
+        return changed
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         asked: Int64s = reports[:, 1 + self.places(keys, ids)].astype(np.int64) - self._most

@@ -21,7 +21,8 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Mechanism, Moments, Quantity
 from hubbub.model.record import Entries
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.model.telltale import Telltale, outcome_telltales
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record, run_kernel
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
@@ -173,12 +174,38 @@ class HadamardResponse(Mechanism):
         state.totals += np.bincount(reports[:, 1].astype(np.int64), minlength=1 << self.bits)
         state.count += len(reports)
 
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        return outcome_telltales(self.response_weights(), "columns", lambda reports: reports[:, 1])
+
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         block, row = self._place(keys, ids)
         column = reports[:, 1].astype(np.int64)[:, None]
         inside = column // self.block_size == block
         sign = 1 - 2 * (np.bitwise_count(column % self.block_size & row).astype(np.int64) & 1)
         return np.asarray((inside * sign).sum(axis=1))
+
+    def contributions(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Floats:
+        each = [self.scores(keys, reports, ids[place : place + 1]) / self.gain for place in range(len(ids))]
+        said = np.stack(each, axis=1)
+        return np.stack([said, np.full_like(said, np.nan)])
+
+    def effects(self) -> Floats:
+        """One side or the other of the key's block."""
+        return np.array([[1 / self.gain, np.nan], [-1 / self.gain, np.nan]])
+
+    @property
+    def keys_at_once(self) -> float:
+        """Of one block: rows that are no sums of each other are all +1 in one of 2^r columns."""
+        return self.block_size.bit_length() - 1
+
+    def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
+        """The columns where the rows of these keys agree best, in turn."""
+        laid = np.zeros((self.blocks, self.block_size), dtype=np.float64)
+        np.add.at(laid, self._place(keys, ids), np.nan_to_num(weights[0]))
+        loud = transform_rows(laid).reshape(-1)
+        best = np.flatnonzero(loud >= loud.max() - 1e-9 * np.abs(loud).max())
+        columns = best[reports[:, 1].astype(np.int64) % len(best)]
+        return np.stack([reports[:, 0], columns.astype(np.uint64)], axis=1)
 
     @property
     def gain(self) -> float:

@@ -13,13 +13,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hubbub.mechanisms.shared.listed import Listed, entry_of
+from hubbub.mechanisms.shared.listed import Listed, best_cells, entry_of
+from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Counts, Goal, Held, Moments, Quantity
+from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.model.telltale import Telltale, drawn_telltale, outcome_telltales
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
 from hubbub.primitives.samplers import below, random_sign, randomized_response
@@ -79,6 +81,20 @@ class Harmony(Listed):
 
     def counts(self, reports: Int64s) -> Int64s:
         return self.histogram(2 * reports[:, 0] + reports[:, 1])
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """The coordinate is drawn blindly; both its bits have bounds."""
+        drawn = drawn_telltale("keys", "drawn keys", np.full(self.size, 1 / self.size), 1)
+        two = np.uint64(2)
+        bits = outcome_telltales(
+            self.response_weights(), "bits of keys", lambda reports: two * reports[:, 1] + reports[:, 2]
+        )
+        return (drawn, *bits)
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """One key, and the bit that is wanted most."""
+        cells = best_cells(places, wanted, 2, len(fields))
+        return np.where(cells[:, None] < 0, fields, np.stack([cells // 2, cells % 2], axis=1))
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         asked = np.isin(reports[:, 1], ids)

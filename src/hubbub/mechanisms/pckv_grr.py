@@ -15,12 +15,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from hubbub.mechanisms.shared.listed import KeyValue, ListedShape, SideRates
+from hubbub.mechanisms.shared.listed import KeyValue, ListedShape, SideRates, best_cells
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
 from hubbub.model.record import GRID
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.model.telltale import Telltale, outcome_telltales
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
 from hubbub.primitives.samplers import below, random_sign, randomized_response
@@ -91,6 +92,14 @@ class PCKVGRR(KeyValue):
 
     def counts(self, reports: Int64s) -> Int64s:
         return self.histogram(reports[:, 0])
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        return outcome_telltales(self.response_weights(), "answers", lambda reports: reports[:, 1])
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """One side of one key; a dummy, where none is wanted."""
+        cells = best_cells(places, wanted, 2, len(fields))
+        return np.where(cells < 0, self.outcomes - 1, cells)[:, None]
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         return np.isin(reports[:, 1] // np.uint64(2), ids).astype(np.int64)

@@ -16,12 +16,14 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
+from hubbub.mechanisms.freq_est import Digits
 from hubbub.mechanisms.shared.listed import KeyValue, SideRates
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
 from hubbub.model.record import GRID
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.model.telltale import Telltale, tally_telltale
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
 from hubbub.primitives.samplers import below, chance, random_sign, randomized_response
@@ -104,6 +106,37 @@ class PCKVUE(KeyValue):
                 found.append([np.count_nonzero(symbols == side) for side in (1, 2)])
                 rest = higher
         return np.array(found, dtype=np.int64)
+
+    def likeliest(self) -> float:
+        """The likeliest symbol of an absent key, and of the one that is spoken for at most 1."""
+        favoured, other = self.weights
+        total = favoured + 3 * other
+        return float((max(favoured + other, other) / total) ** (self.size - 1))
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        favoured, other = self.weights
+        idle = 2 * other / (favoured + 3 * other)
+        return (tally_telltale("keys named by a report", self.size, idle, 0.5, self._tally),)
+
+    def _tally(self, reports: UInt64s) -> Int64s:
+        """How many symbols of each report are not 0."""
+        named = np.zeros(len(reports), dtype=np.int64)
+        for rest in reports[:, 1:].T.astype(np.int64):
+            while rest.any():
+                higher = rest // 3
+                named += rest != 3 * higher
+                rest = higher
+        return named
+
+    @property
+    def keys_at_once(self) -> float:
+        """All: a report speaks of every key by itself."""
+        return self.size
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """Every key's symbol by itself."""
+        symbols = np.argmax(np.concatenate([np.zeros((len(places), 1)), wanted], axis=1), axis=1)
+        return Digits("keys", 3, self.size).written(fields, places, symbols)
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         fields = reports[:, 1:].astype(np.int64)

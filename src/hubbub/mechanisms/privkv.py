@@ -20,12 +20,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from hubbub.mechanisms.shared.listed import KeyValue, SideRates, entry_of
+from hubbub.mechanisms.shared.listed import KeyValue, SideRates, best_cells, entry_of
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, drawn_telltale, outcome_telltales
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel, kernel
@@ -100,6 +101,17 @@ class PrivKV(KeyValue):
     def report_fields(self) -> tuple[WireField, ...]:
         return WireField("key", self.size), WireField("answer", 3)
 
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """The key is drawn blindly; its three answers have bounds."""
+        drawn = drawn_telltale("keys", "drawn keys", np.full(self.size, 1 / self.size), 1)
+        three = np.uint64(3)
+        answers = outcome_telltales(
+            self.response_weights(),
+            "answers about keys",
+            lambda reports: three * reports[:, 1] + reports[:, 2],
+        )
+        return (drawn, *answers)
+
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
         return _respond_in_two_steps if self.as_published else _respond, self.shape
 
@@ -109,6 +121,15 @@ class PrivKV(KeyValue):
 
     def counts(self, reports: Int64s) -> Int64s:
         return self.histogram(3 * reports[:, 0] + reports[:, 1])
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """One key, and the answer that is wanted most. That it is asked about at all dilutes what others say."""
+        cells = best_cells(places, wanted - wanted.min(initial=0.0), 3, len(fields))
+        return np.where(cells[:, None] < 0, fields, np.stack([cells // 3, cells % 3], axis=1))
+
+    def effects(self) -> Floats:
+        """Of a report about the key, if as many are about it as about any other; the others add nothing."""
+        return np.concatenate([super().effects(), np.zeros((1, 2))])
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         return (np.isin(reports[:, 1], ids) & (reports[:, 2] < 2)).astype(np.int64)

@@ -20,7 +20,10 @@ from pydantic import Field
 from hubbub.mechanisms.shared.moded import modes_for
 from hubbub.mechanisms.shared.one_key import OneKey, true_outcome
 from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
+from hubbub.model.telltale import Telltale
+from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record_in
 from hubbub.primitives.kernel import Kernel, kernel
 from hubbub.primitives.samplers import below, randomized_response
@@ -55,6 +58,16 @@ def _respond(tape: Any, i: int, records: Any, shape: Any, place: Any, reports: A
         if place[j] < length:
             truth = true_outcome(tape, offsets[i] + place[j], shape.kind, records)
         reports[i, j] = randomized_response(tape, truth, shape.outcomes, shape.favoured, shape.other)
+
+
+def _agreeing(reports: UInt64s) -> Int64s:
+    """How many answers of each report are its most frequent one."""
+    answers = np.sort(reports[:, 1:], axis=1)
+    run, longest = np.ones(len(answers), dtype=np.int64), np.ones(len(answers), dtype=np.int64)
+    for column in range(1, answers.shape[1]):
+        run = np.where(answers[:, column] == answers[:, column - 1], run + 1, 1)
+        longest = np.maximum(longest, run)
+    return longest
 
 
 class Repeated(OneKey):
@@ -109,6 +122,21 @@ class Repeated(OneKey):
     def miniature(self) -> Self:
         """The same with two buckets."""
         return type(self)(**self.model_dump() | {"buckets": min(self.buckets, 2)})
+
+    @property
+    def _likeliest_answer(self) -> float:
+        favoured, other = self.weights
+        return favoured / (favoured + (self.outcomes - 1) * other)
+
+    def likeliest(self) -> float:
+        return float(self._likeliest_answer**self.answers / 2**self.seed_bits)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """The seed; and how many answers of a report agree: m given ones do with probability p^(m - 1) at most."""
+        p, k = self._likeliest_answer, self.answers
+        most = np.array([0.0] + [min(1.0, math.comb(k, m) * p ** (m - 1)) for m in range(1, k + 1)])
+        agreeing = Telltale("answers", "equal answers in a report", k + 1, _agreeing, np.zeros(k + 1), most)
+        return (*super().telltales(keys), *((agreeing,) if k > 1 else ()))
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Repeated]:

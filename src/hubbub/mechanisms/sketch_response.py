@@ -35,6 +35,7 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, seed_telltales, sharing
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record_in
 from hubbub.primitives.coins import Coins
@@ -290,6 +291,36 @@ class SketchResponse(Moded):
         if self.signed:
             return self.both_votes(reports[:, 0], 2 * reports[:, 1:] - 1)
         return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        return seed_telltales(self.seed_bits, self.seed_excess(keys), least=self._row_share(0))
+
+    def seed_excess(self, keys: Keys) -> float:
+        """By which factor a record can make the report of one of its seeds likelier than a draw is, at most.
+
+        A seed is reported by its row's share of the total weight, so what counts is how many of the row's candidates
+        are favoured: f of them. A row has u <= k cells with a load, which are favoured first, and gets its part of the
+        ties among cells without one: f = u + (K - u - Y)^+ (t - u) / (g t - u - Y), where Y cells of other rows have a
+        load. That grows with u (its slope is a product of two shares), so f <= k + (K - k - Y)^+ / g, and Y falls short
+        of (g - 1) k by at most the number of pairs that share a cell, or twice that if two values can cancel. Distinct
+        codes share one with probability 1 / t, the salt's luck allowed for. Codes that are not distinct: f <= K.
+        """
+        if self.seeds == 1:
+            return 1.0
+        k, t, g, chosen = self.max_entries, self.buckets, self.seeds, self.favoured
+        most = float(min(chosen, self._candidates // g))
+        if keys.kind != "folded" and keys.tree is None and chosen <= g * t:
+            pairs = (g - 1) * k * (k - 1) / 2 * sharing(t, self.seed_bits)
+            most = min(most, k + (max(0, chosen - g * k) + (2 if self.signed else 1) * pairs) / g)
+        return self._row_share(most)
+
+    def _row_share(self, favoured: float) -> float:
+        """g times the share of the weight that a row has with so many favoured candidates; 1 with one seed."""
+        if self.seeds == 1:
+            return 1.0
+        (w, v), count = self.weights, self._candidates // self.seeds
+        total = self.favoured * w + (self._candidates - self.favoured) * v
+        return self.seeds * (favoured * w + (count - favoured) * v) / total
 
     @property
     def rates(self) -> ItemRates:

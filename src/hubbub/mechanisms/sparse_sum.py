@@ -26,12 +26,14 @@ from pydantic import Field
 
 from hubbub.mechanisms.shared.clipped_walk import Walk, WalkShape, respond_walk
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
+from hubbub.mechanisms.shared.loudness import shared_keys
 from hubbub.model.guarantee import Guarantee, Unit
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.model.telltale import Telltale, ends_telltale, laplace_beyond, outcome_telltales
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
 from hubbub.primitives.samplers import EMPTY, clamped_laplace, rounded
@@ -323,6 +325,30 @@ class SparseSum(Hashed):
         else:
             values = reports - self._wire[1]
         return (Votes(True, np.full(len(reports), -1, dtype=np.int64), values),)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """The seed; and in unit record, where the load is clipped, what noise seldom or never does to it."""
+        seed = super().telltales(keys)
+        if self.unit != "record" or self.noise == "bit":
+            return seed
+        if self.walks and self.noise == "window":
+            window = 2 * self.reach + 1
+            weights = window, window + 2 * self.clip, *self.weights
+            return (*seed, *outcome_telltales(weights, "sums", lambda reports: reports[:, 1]))
+        step, steps = self._wire
+        clip = self.clip if self.walks else self._published_clip
+        beyond = laplace_beyond(step * (steps - 1) - clip, self._scale[0] / self._scale[1])
+        return (*seed, *ends_telltale(slice(1, None), 2 * steps, beyond))
+
+    @property
+    def keys_at_once(self) -> float:
+        """Keys in different bins do not stand in each other's way, and those in one bin must have the right signs."""
+        return shared_keys(self.seed_bits, 1 - 1 / (2 * self.buckets))
+
+    def best_fields(self, wanted: Floats, fields: Int64s) -> Int64s:
+        """Every bin by itself: its largest or its least number."""
+        most = np.array([field.limit - 1 for field in self.report_fields()])
+        return np.where(wanted[:, 0] > 0, most, np.where(wanted[:, 0] < 0, 0, fields))
 
     @cached_property
     def _unit(self) -> float:

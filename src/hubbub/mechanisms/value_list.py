@@ -30,6 +30,7 @@ from hubbub.mechanisms.freq_est import (
     Digits,
     cut_off,
     floor_remarks,
+    named_tally,
     noisy_bit,
     only_entry,
 )
@@ -39,7 +40,8 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.model.telltale import Telltale, laplace_beyond, rare_telltale
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
 from hubbub.primitives.samplers import UNIT, chance, clamped_laplace, favoured_weight
@@ -238,6 +240,55 @@ class ValueList(Listed):
         bits, numbers = self._split(reports)
         sums = self._numbers.sums(numbers) - len(reports) * self._most
         return sums[:, None] if self.frequencies else np.stack([sums, self._bits.sums(bits)], axis=1)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """Noise seldom reaches the end of the wire; and how many bits are set."""
+        first = 1 + len(self._bits.fields)
+        places, last = np.arange(self.size), 2 * self._most
+
+        def at_an_end(reports: UInt64s) -> Int64s:
+            numbers = self._numbers.read(reports[:, first:].astype(np.int64), places)
+            return np.asarray(((numbers == 0) | (numbers == last)).any(axis=1), dtype=np.int64)
+
+        beyond = self.size * laplace_beyond(self._most - self.grid, self.scale[0] / self.scale[1])
+        ends = rare_telltale("ends", "numbers at the end of their range", at_an_end, beyond)
+        bits = () if self.frequencies else (named_tally(self.size, self.weights, slice(1, first)),)
+        return (*ends, *bits)
+
+    def likeliest(self) -> float:
+        decay = math.exp(-self.scale[1] / self.scale[0])
+        favoured, other = self.weights
+        bit = 1.0 if self.frequencies else favoured / (favoured + other)
+        number = max(
+            (1 - decay) / (1 + decay), laplace_beyond(self._most - self.grid, self.scale[0] / self.scale[1])
+        )
+        return float((bit * number) ** self.size)
+
+    @property
+    def keys_at_once(self) -> float:
+        """All: a report speaks of every key by itself."""
+        return self.size
+
+    @property
+    def uncut(self) -> Self:
+        return self.model_copy(update={"floor": None})
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """Every key's number and bit by itself."""
+        bits, numbers = self._split(fields)
+        extreme = np.where(wanted[:, 0] > 0, 2 * self._most, 0)
+        moved = wanted[:, 0] != 0
+        numbers = self._numbers.written(numbers, places[moved], extreme[moved])
+        if not self.frequencies:
+            bits = self._bits.written(bits, places, (wanted[:, 1] > 0).astype(np.int64))
+        return np.concatenate([bits, numbers], axis=1)
+
+    def effects(self) -> Floats:
+        """Known frequencies are no report's contribution, neither by themselves nor as a part of the mean."""
+        if not self.frequencies:
+            return super().effects()
+        most = 2 * self._most / self.grid
+        return np.array([[np.nan, most], [np.nan, -most]])
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         """How much likelier a report is with the asked keys at the top of the range than without them."""

@@ -1,9 +1,8 @@
 """The central abstraction: a mechanism is a pair of algorithms, one for the device, one for the server.
 
-A mechanism holds frozen parameters and no data, no keys and no randomness. To add one, write a class
-in one file of `hubbub/mechanisms/`: parameters as typed fields, a guarantee, a kernel that
-randomizes, a layout for the wire, estimates with variances. The registry, the command line, the
-planner and the conformance suite find it by themselves.
+A mechanism holds frozen parameters and no data, no keys and no randomness. To add one, write a class in one file of
+`hubbub/mechanisms/`: parameters as typed fields, a guarantee, a kernel that randomizes, a layout for the wire,
+estimates with variances. The registry, the command line, the planner and the conformance suite find it by themselves.
 """
 
 from __future__ import annotations
@@ -17,11 +16,14 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee, Unit
+from hubbub.model.influence import Influence, contributions_one_by_one, effects_of, influence_of
 from hubbub.model.keys import LARGEST_BITS, Keys
 from hubbub.model.measurements import Measurements
 from hubbub.model.record import Entries
 from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, likeliest_report, seed_telltales
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
@@ -33,65 +35,6 @@ Refinement = Literal["none", "sparse", "simplex"]
 
 #: Every class of mechanism that has been imported, by name.
 registered: dict[str, type[Mechanism]] = {}
-
-
-#: Standard errors above 0 from which on a frequency is taken into account in a variance.
-TOLD_APART = 2.0
-
-
-def told_apart(share: Any, noise: Any) -> Any:
-    """Estimated shares for use in variances: those that can be told from 0 (`noise`: their standard error there).
-
-    The others count as 0. Noise that is cut at 0 would have a mean above 0, and bars made with it would be too long.
-    """
-    return np.where(share > TOLD_APART * noise, np.clip(share, 0, 1), 0.0)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """The whole numbers behind estimates, and how their laws depend on a key's frequency f and mean m.
-
-    A report names a key, for or against it, or does not. `named` counts both, `signed` counts for minus against. Per
-    report they have the means idle + gain f and signed_gain m, and the variances noise . (1, f, f (1 - f)) and
-    signed_noise . (1, f) - (signed_gain m)^2. `hubbub.server.intervals` makes intervals of them.
-    """
-
-    #: Reports that could have named the key: one number for all keys, or one for each.
-    reports: Int64s | int
-    named: Int64s | None = None
-    idle: float = 0.0
-    gain: float = 1.0
-    noise: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    signed: Int64s | None = None
-    signed_gain: float = 1.0
-    signed_noise: tuple[float, float] = (0.0, 0.0)
-
-    @property
-    def frequency(self) -> Floats:
-        """Unbiased, where there are reports."""
-        assert self.named is not None
-        return np.asarray((self.named / np.maximum(self.reports, 1) - self.idle) / self.gain)
-
-    @property
-    def mean(self) -> Floats:
-        """Unbiased, where there are reports."""
-        assert self.signed is not None
-        return np.asarray(self.signed / (np.maximum(self.reports, 1) * self.signed_gain))
-
-    @property
-    def told(self) -> Floats:
-        """The frequency, where it can be told from 0; without a count of names, the size of the mean."""
-        reports = np.maximum(self.reports, 1)
-        if self.named is None:
-            noise = np.sqrt(self.signed_noise[0] / reports) / self.signed_gain
-            return np.asarray(told_apart(np.abs(self.mean), noise))
-        return np.asarray(told_apart(self.frequency, np.sqrt(self.noise[0] / reports) / self.gain))
-
-    @property
-    def square(self) -> Floats:
-        """The least that the mean square of the values can be: (mean)^2 / frequency, as far as is told."""
-        told = self.told
-        return np.asarray(np.clip(self.mean, -told, told) ** 2 / np.maximum(told, 1e-12))
 
 
 @dataclass(frozen=True)
@@ -308,9 +251,56 @@ class Mechanism(BaseModel, ABC):
             f"Mechanism {self.name} has no score of its reports; only the exact audit works for it."
         )
 
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """What forged reports may get wrong: first the public seed, if it is drawn before the record is looked at."""
+        return seed_telltales(self.layout.fields[0].bits) if self.seeds_per_report == 1 else ()
+
+    def likeliest(self) -> float:
+        """The most probability that one report can have, seed and all, whatever the record is."""
+        return likeliest_report(self)
+
     @abstractmethod
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         """Unbiased estimates for the asked keys, with variances."""
+
+    # What a forger can make of it
+
+    @property
+    def uncut(self) -> Self:
+        """The same with estimates that are averages over reports, should these be cut off somewhere."""
+        return self
+
+    def contributions(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Floats:
+        """[2, reports, keys]: what each report adds to n times the estimates of frequency and mean.
+
+        Estimates are averages over reports, so of one report alone, the estimate is just that. NaN: not estimated.
+        """
+        return contributions_one_by_one(self, keys, reports, ids)
+
+    def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
+        """These reports, changed so that they add most to n times a weighted sum [2, keys] of frequencies and means.
+
+        Public seeds stay as they are, and so does, if possible, what these keys do not depend on.
+        """
+        raise Refused(f"It is not known what a forged report could do to mechanism {self.name}.")
+
+    def effects(self) -> Floats:
+        """[corners, 2]: of the polygon of all that a report can add to n times frequency and mean of one key."""
+        return effects_of(self)
+
+    def influence(
+        self, quantity: Quantity, frequency: float = 0.0, center: float = 0.0, half: float = 1.0
+    ) -> Influence:
+        """The most that any report moves the estimate of one key, times n: see `hubbub.model.influence`.
+
+        In units of a task with this center and half range; conditional means need the key's frequency.
+        """
+        return influence_of(self, quantity, frequency, center, half)
+
+    @property
+    def keys_at_once(self) -> float:
+        """How many chosen keys one report can say the most for, under the best of all public seeds."""
+        return 1
 
     def measurements(self, state: State, keys: Keys) -> Measurements | None:
         """Where fewer measurements than keys are made: those measurements, for all keys to be recovered from."""

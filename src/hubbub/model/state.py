@@ -46,6 +46,11 @@ class State:
             self.per_code,
         )
 
+    @property
+    def size(self) -> int:
+        """How many bytes `to_bytes` makes."""
+        return 24 + 8 * self.totals.size + self.reports.size
+
     def to_bytes(self) -> bytes:
         """Two numbers, then the arrays."""
         count = self.count | (_PER_CODE if self.per_code else 0)

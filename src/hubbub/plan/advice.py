@@ -66,7 +66,7 @@ def outlook(task: Task, estimate: Estimate) -> str:
     wanted = 10.0 ** (math.ceil(math.log10(floor)) - 1)
     keys = estimate.findings.candidates
     goal = goal_of_task(task, "frequency" if share else "mean", estimate.reports, keys)
-    error = wanted / width_for(estimate.level, keys)
+    error = wanted / width_for(estimate.level, keys * estimate.findings.groups)
     inverse = Inverse(goal, largest)
     try:
         people = inverse.users_for(error)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hubbub.model.guarantee import Unit
 from hubbub.model.mechanism import Goal, Quantity
+from hubbub.plan.damage import USUAL_FORGERS, Damage, damage_to, forged_share, withstanding
 from hubbub.plan.proposal import Wish, with_bits
 from hubbub.plan.ranking import Option, pick, rank
 from hubbub.primitives.errors import Refused
@@ -38,11 +39,28 @@ class Plan:
     chosen: Option
     #: For several messages: the error that exactly one report each would have.
     once: float = math.inf
+    #: What would be taken if nobody forged reports, where forgers are reckoned with.
+    unforged: Option | None = None
 
     @property
     def largest(self) -> float:
         """The largest value, in whose units distances are."""
         return max(map(abs, self.wish.span or (-1.0, 1.0)))
+
+    def damage(self, option: Option) -> Damage | None:
+        """What forged reports could do to an option; None if that is not known."""
+        size = unit_size(self.wish, self.goal.quantity)
+        return None if option.mechanism is None else damage_to(option.mechanism, self.goal, size)
+
+    def as_dict(self, option: Option) -> dict[str, Any]:
+        """An option as plain data, with what forged reports could do to it."""
+        found = self.damage(option)
+        data = option.as_dict(self.largest)
+        return (
+            data
+            if option.mechanism is None
+            else data | {"forged": None if found is None else found.as_dict()}
+        )
 
     @property
     def suitable(self) -> tuple[Option, ...]:
@@ -67,6 +85,8 @@ class Plan:
     def verdict(self, how: str = "best=True") -> str:
         """What is taken, and what that costs beside the least error."""
         best, chosen = self.options[0], self.chosen
+        if self.unforged is not None:
+            return f"Best with forgers: {chosen.name}{_buckets(chosen)}."
         if chosen is best:
             return f"Best: {best.name}."
         return (
@@ -76,7 +96,7 @@ class Plan:
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per mechanism."""
-        return [option.as_dict(self.largest) for option in self.options]
+        return [self.as_dict(option) for option in self.options]
 
     def meanings(self) -> str:
         """What the columns of the ranking are."""
@@ -109,7 +129,31 @@ class Plan:
                 )
         if self.chosen.shuffled:
             said.append(self.chosen.shuffled)
-        return [*said, self._times()]
+        return [*said, *self._forged(), self._times()]
+
+    def _forged(self) -> list[str]:
+        """What forgers could do; and what it costs to reckon with them."""
+        found, share = self.damage(self.chosen), forged_share(self.wish.forgers, self.goal.users)
+        if found is None:
+            return ["What forged reports could do to it is not known."]
+        said = [found.words(share or USUAL_FORGERS)]
+        if self.unforged is None:
+            return said
+        together = math.hypot(self.chosen.error, share * found.most)
+        said.append(
+            f"With {100 * share:.3g}% forgers, error and what they add come to {together:.4g} (root of the sum of "
+            "squares), the least of all options."
+        )
+        usual = self.damage(self.unforged)
+        if usual is None or self.unforged.mechanism == self.chosen.mechanism:
+            return [*said, "Without forgers the choice would be the same."]
+        moved, strain = share * usual.most, math.hypot(self.unforged.error, share * usual.most)
+        return [
+            *said,
+            f"Without forgers the choice would be {self.unforged.name}{_buckets(self.unforged)} with an error of "
+            f"{self.unforged.error:.4g} instead of {self.chosen.error:.4g}; so many forgers would move a key of it by "
+            f"{moved:.3g}, which comes to {strain:.4g}.",
+        ]
 
     def _times(self) -> str:
         """What a report takes to add up and to make."""
@@ -155,6 +199,12 @@ class Plan:
         return whole(*parts, *map(paragraph, said))
 
 
+def _buckets(option: Option) -> str:
+    """How many buckets, where there are some to choose."""
+    buckets = getattr(option.mechanism, "buckets", 0)
+    return f" ({buckets} buckets)" if buckets > 1 else ""
+
+
 def plan(
     quantity: Quantity = "frequency",
     *,
@@ -173,6 +223,7 @@ def plan(
     share: float | None = None,
     messages: float = 0.0,
     server_seconds: float = 60.0,
+    forgers: float = 0.0,
 ) -> Plan:
     """Which mechanism reaches a goal, with what error, before anything is collected; as the command `hubbub plan`.
 
@@ -184,7 +235,8 @@ def plan(
     of the least error, or with `best` the least error itself; `mechanism` looks at one alone. `share` is that of the
     key whose error counts (left out: a rare one, in the shuffled model one that 1% hold); `messages` is how many
     reports everybody sends on average, a random number of them (left out: exactly one). Nothing is recommended that
-    takes a server more than `server_seconds` of one core per million reports.
+    takes a server more than `server_seconds` of one core per million reports. With `forgers`, a share of the reports
+    or a number, what is taken has the least error and damage together, see `hubbub.plan.damage`.
     """
     space: dict[str, Any] = {"kind": "closed"}
     if isinstance(keys, Iterable):
@@ -193,6 +245,7 @@ def plan(
         space["size"] = int(keys)
     wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
     wish = replace(wish, mechanism=mechanism, share=share, messages=messages, server_seconds=server_seconds)
+    wish = replace(wish, forgers=forgers)
     return planned(wish, space, model, most_bytes)
 
 
@@ -203,7 +256,11 @@ def planned(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: int |
     options = rank(goal, *rules)
     # A random number of messages thins the counts of frequent keys: with few of them, one report each can be better.
     once = pick(rank(replace(goal, messages=0.0), *rules), wish.best).error if goal.messages else math.inf
-    return Plan(wish, keys, goal, tuple(options), pick(options, wish.best), once)
+    chosen, share = pick(options, wish.best), forged_share(wish.forgers, goal.users)
+    if not share:
+        return Plan(wish, keys, goal, tuple(options), chosen, once)
+    strong = withstanding(goal, options, rules[0], most_bytes, share)
+    return Plan(wish, keys, goal, tuple(strong), strong[0], once, chosen)
 
 
 def goal_in(wish: Wish, keys: Mapping[str, Any], model: Trust) -> Goal:

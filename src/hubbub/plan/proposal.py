@@ -47,6 +47,8 @@ class Wish:
     share: float | None = None
     messages: float = 0.0
     server_seconds: float = 60.0
+    #: Forged reports that are reckoned with, a number or a share below 1.
+    forgers: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "max_entries", "delta", "users"):

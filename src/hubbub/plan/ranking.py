@@ -234,7 +234,7 @@ def _best_of(
             "fold keys to fewer bits, allow the server more time, or set its buckets by hand",
         )
     try:
-        options = [_option(mechanism, goal, local, unit_size, crowd) for mechanism in quick]
+        options = [option_for(mechanism, goal, local, unit_size, crowd) for mechanism in quick]
     except ValidationError as problem:
         return Option(kind.name, None, explain(problem))
     first, *others = sorted(options, key=lambda option: option.error)
@@ -261,7 +261,7 @@ def _in_time(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any]) -> 
     return found
 
 
-def _option(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, crowd: Goal | None) -> Option:
+def option_for(mechanism: Mechanism, goal: Goal, local: Goal, unit_size: float, crowd: Goal | None) -> Option:
     error, rare = (math.sqrt(noise(mechanism, local, share)) * unit_size for share in (None, 0.0))
     # A quantile near 1 is taken from below, where doubles are fine enough for any number of keys.
     quantile = NormalDist().inv_cdf

@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from hubbub.mechanisms.shared.tallies import add_votes, tally_prf, tally_walsh
+from hubbub.mechanisms.shared import loudness
+from hubbub.mechanisms.shared.tallies import Lot, add_votes, tally_prf, tally_walsh
+from hubbub.mechanisms.shared.tallies import Votes as Votes
 from hubbub.model.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import Entries
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import run_kernel
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.kernel import Kernel, use_compiled
@@ -38,24 +39,6 @@ _NAMED = 1 << 16
 _SHARED = 4
 #: Largest table of seeds and buckets for it: 128 MiB per kind of vote.
 _MOST_CELLS = 1 << 24
-
-
-@dataclass(frozen=True)
-class Votes:
-    """What reports say: `values[i, 0]` for the keys in `bucket[i]`, or `values[i, j]` for bucket j (bucket -1).
-
-    Signed votes are multiplied by the key's random sign under the report's seed.
-    """
-
-    signed: bool
-    bucket: Int64s
-    values: Int64s
-
-    def of(self, place: Int64s) -> Int64s:
-        """Each report's vote for a key that its hash puts into `place`."""
-        if self.values.shape[1] > 1:
-            return self.values[np.arange(len(place)), place]
-        return np.where((self.bucket == place) | (self.bucket < 0), self.values[:, 0], 0)
 
 
 class HashedRecords(NamedTuple):
@@ -78,10 +61,6 @@ class HashedShape(NamedTuple):
     buckets: int
     favoured: int
     other: int
-
-
-#: Seeds of some reports, and what they vote for.
-Lot = tuple[UInt64s, tuple[Votes, ...]]
 
 
 class Hashed(Mechanism):
@@ -209,13 +188,13 @@ class Hashed(Mechanism):
 
     def _sums_codes(self, keys: Keys) -> bool:
         """Whether a report names fewer codes than coefficients: 2^(m-a) of them, against 2^a."""
-        one_bucket = all(votes.values.shape[1] == 1 for votes in self._no_votes)
+        one_bucket = all(votes.values.shape[1] == 1 for votes in self.no_votes)
         return one_bucket and keys.bits < 2 * bucket_bits(self.buckets)
 
     @property
-    def _no_votes(self) -> tuple[Votes, ...]:
+    def no_votes(self) -> tuple[Votes, ...]:
         """The votes of no reports, for their kinds."""
-        return self._votes_of(np.zeros((0, len(self.layout.fields)), np.uint64))
+        return self.votes_of(np.zeros((0, len(self.layout.fields)), np.uint64))
 
     def report_steps(self, keys: Keys) -> int:
         """The shorter of a report's lists of codes and of coefficients; or every asked key, where reports are kept."""
@@ -227,7 +206,7 @@ class Hashed(Mechanism):
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         if self.keeps_reports(keys):
             state.reports = np.concatenate([state.reports, self.layout.pack(reports)])
-            state.squares += sum(self._squares(v) for v in self._votes_of(reports))
+            state.squares += sum(self._squares(v) for v in self.votes_of(reports))
         else:
             before = state.totals[0, :, 0].copy()
             # Where codes are summed up, a report is its rows and the few codes it names.
@@ -259,7 +238,7 @@ class Hashed(Mechanism):
 
     def _cast(self, state: State, reports: UInt64s) -> Lot:
         """Seeds and votes of reports; the squares of the votes are noted in the state."""
-        votes = self._votes_of(reports)
+        votes = self.votes_of(reports)
         state.squares += sum(self._squares(v) for v in votes)
         return np.ascontiguousarray(reports[:, 0]), votes
 
@@ -293,7 +272,7 @@ class Hashed(Mechanism):
             parts = zip(signed, sums[:, start : start + step], strict=True)
             yield seeds, tuple(Votes(side, everywhere, part) for side, part in parts)
 
-    def _votes_of(self, reports: UInt64s) -> tuple[Votes, ...]:
+    def votes_of(self, reports: UInt64s) -> tuple[Votes, ...]:
         return self.votes(reports[:, 1:].astype(np.int64))
 
     def _squares(self, votes: Votes) -> int:
@@ -325,7 +304,7 @@ class Hashed(Mechanism):
         if self.keeps_reports(keys):
             self._tally_reports(state, keys, ids, result)
             return result
-        signed = [votes.signed for votes in self._no_votes]
+        signed = [votes.signed for votes in self.no_votes]
         for cohort in keys.asked:
             for channel in range(self.channels):
                 sums = self.code_sums(state, cohort, channel)
@@ -362,7 +341,7 @@ class Hashed(Mechanism):
         step = max(1, _CHUNK // 4)
         for start in range(0, state.count, step):
             reports = self.layout.unpack(state.reports[start : start + step])
-            votes = self._votes_of(reports)
+            votes = self.votes_of(reports)
             if use_compiled(len(reports)):
                 seeds = np.ascontiguousarray(reports[:, 0])
                 for channel, vote in enumerate(votes):
@@ -377,10 +356,10 @@ class Hashed(Mechanism):
                         tally_walsh.compiled()(rows, cohorts, codes, keys.signs(ids), *parts)
                 continue
             for place, key in enumerate(ids):
-                for channel, cast in enumerate(self._votes_for(keys, reports, votes, key)):
+                for channel, cast in enumerate(self.votes_for(keys, reports, votes, key)):
                     result[channel, place] += int(cast.sum())
 
-    def _votes_for(
+    def votes_for(
         self, keys: Keys, reports: UInt64s, votes: tuple[Votes, ...], key: np.uint64
     ) -> Iterator[Int64s]:
         """What each report votes for one key, channel by channel."""
@@ -390,9 +369,30 @@ class Hashed(Mechanism):
         for vote in votes:
             yield vote.of(bucket) * sign if vote.signed else vote.of(bucket)
 
+    # What a forger can make of it
+
+    def contributions(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Floats:
+        return loudness.hashed_contributions(self, keys, reports, ids)
+
+    def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
+        return loudness.loudest_fields(self, keys, reports, ids, weights)
+
+    def effects(self) -> Floats:
+        return loudness.hashed_effects(self)
+
+    @property
+    def keys_at_once(self) -> float:
+        return loudness.shared_keys(
+            self.seed_bits, 1 / (self.buckets * (2 if self.no_votes[0].signed else 1))
+        )
+
+    def best_fields(self, wanted: Floats, fields: Int64s) -> Int64s:
+        """Fields after the seed with the largest sum of wanted [n, channels, buckets] times votes."""
+        return loudness.best_of_all(self, wanted, fields)
+
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
-        votes = self._votes_of(reports)
+        votes = self.votes_of(reports)
         return sum(
-            (next(self._votes_for(keys, reports, votes, key)) for key in ids),
+            (next(self.votes_for(keys, reports, votes, key)) for key in ids),
             np.zeros(len(reports), dtype=np.int64),
         )

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from hubbub.mechanisms.shared.hashed import Hashed
+from hubbub.model.count_laws import Counts
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Counts, Moments, Quantity
+from hubbub.model.mechanism import Moments, Quantity
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
 

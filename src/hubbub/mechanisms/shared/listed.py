@@ -14,11 +14,13 @@ import numpy as np
 from pydantic import Field
 
 from hubbub.mechanisms.shared.items import plausible
+from hubbub.model.count_laws import Counts
+from hubbub.model.influence import of_both
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Counts, Held, Mechanism, Moments, Quantity
+from hubbub.model.mechanism import Held, Mechanism, Moments, Quantity
 from hubbub.model.record import Entries
 from hubbub.model.state import State
-from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import run_kernel
 from hubbub.primitives.coins import Coins
 from hubbub.primitives.errors import Refused
@@ -51,6 +53,15 @@ def entry_of(places: Any, first: int, end: int, key: int) -> int:
         if places[entry] == key:
             return entry
     return -1
+
+
+def best_cells(places: Int64s, wanted: Floats, columns: int, count: int) -> Int64s:
+    """`count` cells key * columns + column of the most that is wanted, in turn; -1 if nothing is wanted."""
+    best = wanted.max(initial=0.0)
+    if best <= 0:
+        return np.full(count, -1, dtype=np.int64)
+    key, column = np.nonzero(wanted >= best * (1 - 1e-12))
+    return np.resize(places[key] * columns + column, count)
 
 
 class Listed(Mechanism):
@@ -129,6 +140,28 @@ class Listed(Mechanism):
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         state.totals += self.counts(reports[:, 1:].astype(np.int64))
         state.count += len(reports)
+
+    # What a forger can make of it
+
+    @property
+    def counter_worth(self) -> Floats:
+        """[2, columns]: what one more in a key's counter adds to n times frequency and mean; 0 where not estimated."""
+        columns, worth = np.eye(self.columns, dtype=np.int64), []
+        keys = Keys(kind="closed", size=1, salt="0" * 32)
+        for added in (np.zeros_like(columns[0]), *columns):
+            state = self.empty(keys)
+            state.count, state.totals[0] = 1, added
+            worth.append(of_both(self.uncut.moments(state, keys, keys.all_ids()))[:, 0])
+        return np.nan_to_num(np.stack(worth[1:], axis=1) - worth[0][:, None])
+
+    def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
+        """Fields with the largest sum of wanted [places, columns] times what they add to the counters of these keys."""
+        raise Refused(f"It is not known what a forged report could do to mechanism {self.name}.")
+
+    def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
+        wanted = np.nan_to_num(weights).T @ self.counter_worth
+        fields = self.best_fields(self.places(keys, ids), wanted, reports[:, 1:].astype(np.int64))
+        return np.concatenate([reports[:, :1], fields.astype(np.uint64)], axis=1)
 
     def histogram(self, cells: Int64s) -> Int64s:
         """Counters from cells key * columns + column; cells beyond the last key (dummies) are left out."""

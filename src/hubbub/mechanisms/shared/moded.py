@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
-from hubbub.model.mechanism import Counts, Goal, Quantity
+from hubbub.model.count_laws import Counts
+from hubbub.model.mechanism import Goal, Quantity
 from hubbub.primitives.arrays import Int64s
 
 Mode = Literal["", "sets", "signed", "events"]

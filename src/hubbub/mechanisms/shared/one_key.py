@@ -21,8 +21,9 @@ import numpy as np
 from hubbub.mechanisms.shared.hashed import Votes
 from hubbub.mechanisms.shared.items import ItemRates
 from hubbub.mechanisms.shared.moded import Moded
+from hubbub.model.count_laws import Counts
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Counts, Held, Moments, Quantity
+from hubbub.model.mechanism import Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
@@ -116,6 +117,17 @@ class OneKey(Moded):
         for column in range(self.answers):
             sums[np.arange(len(values)), bucket[:, column]] += values[:, column]
         return np.full(len(values), -1, dtype=np.int64), sums
+
+    def best_fields(self, wanted: Floats, fields: Int64s) -> Int64s:
+        """Answers add up, so every one of them is the best that one can be."""
+        every = np.arange(self.outcomes)
+        bucket, side = (every // 2, 2 * (every % 2) - 1) if self.signed else (every, np.ones_like(every))
+        total = wanted[:, 0, bucket] * side
+        if self.channels == 2:
+            total += wanted[:, 1, bucket]
+        best = total.max(axis=1)
+        stays = np.take_along_axis(total, fields, axis=1) >= best[:, None]
+        return np.where(stays, fields, np.argmax(total, axis=1)[:, None])
 
     # Estimates: of n records with c answers each as if n * c people had given one answer each
 

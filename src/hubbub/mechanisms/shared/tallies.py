@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.kernel import kernel, parity
 from hubbub.primitives.siphash import siphash_word
 
 #: Hashes that are worked out at a time.
 _WORDS = 1024
+
+
+@dataclass(frozen=True)
+class Votes:
+    """What reports say: `values[i, 0]` for the keys in `bucket[i]`, or `values[i, j]` for bucket j (bucket -1).
+
+    Signed votes are multiplied by the key's random sign under the report's seed.
+    """
+
+    signed: bool
+    bucket: Int64s
+    values: Int64s
+
+    def of(self, place: Int64s) -> Int64s:
+        """Each report's vote for a key that its hash puts into `place`."""
+        if self.values.shape[1] > 1:
+            return self.values[np.arange(len(place)), place]
+        return np.where((self.bucket == place) | (self.bucket < 0), self.values[:, 0], 0)
+
+
+#: Seeds of some reports, and what they vote for.
+Lot = tuple[UInt64s, tuple[Votes, ...]]
 
 
 @kernel

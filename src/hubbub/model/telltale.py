@@ -1,0 +1,172 @@
+"""What can be read off a report whose probability is known whatever the record is: what forged reports may get wrong.
+
+Local privacy bounds the law of a report for every record at once. A mechanism names numbers that can be read off its
+reports, each below `cells`, and between which bounds an honest report's probability of each lies. Counts of honest
+reports are then between two binomials, whatever the records are; `hubbub.server.forgeries` has the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hubbub.primitives.arrays import Floats, Int64s, UInt64s
+
+#: Bits of a seed that are counted together: its low ones, and the high ones of longer seeds.
+_LOW, _HIGH = 16, 8
+#: The most cells of one count; outcomes beyond are not counted one by one.
+MOST_CELLS = 1 << 18
+
+#: (s, t, W, V): t outcomes with weights in [V, W] that sum to s W + (t - s) V.
+Weights = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Telltale:
+    """A number below `cells` for every report, and the least and most probability of each for an honest one.
+
+    Bounds are one number for all cells, or one for each. They hold for every record, on average over the public seed.
+    """
+
+    name: str
+    #: What is counted, in words that fit "... named too often".
+    what: str
+    cells: int
+    read: Callable[[UInt64s], Int64s]
+    least: float | Floats
+    most: float | Floats
+
+    @property
+    def exact(self) -> bool:
+        """Whether the law does not depend on the record at all."""
+        return bool(np.all(np.equal(self.least, self.most)))
+
+
+def seed_telltales(bits: int, most: float = 1.0, least: float = 1.0) -> tuple[Telltale, ...]:
+    """A seed of so many bits, uniform before the record is looked at, or up to factors `least` and `most`."""
+    low, high = min(bits, _LOW), min(max(bits - _LOW, 0), _HIGH)
+    found = []
+    if low:
+        mask = np.uint64((1 << low) - 1)
+        what = "seeds" if low == bits else "low bits of seeds"
+        found.append(_bits("seeds", what, low, lambda reports: reports[:, 0] & mask, least, most))
+    if high:
+        shift = np.uint64(bits - high)
+        found.append(
+            _bits(
+                "high_seeds", "high bits of seeds", high, lambda reports: reports[:, 0] >> shift, least, most
+            )
+        )
+    return tuple(found)
+
+
+def _bits(
+    name: str, what: str, bits: int, read: Callable[[UInt64s], UInt64s], least: float, most: float
+) -> Telltale:
+    cells = 1 << bits
+    return Telltale(
+        name, what, cells, lambda reports: read(reports).view(np.int64), least / cells, most / cells
+    )
+
+
+def drawn_telltale(name: str, what: str, law: Floats, column: int) -> Telltale:
+    """A field that is drawn by a law without looking at the record; the cells of a long one are added up."""
+    step = -(-len(law) // MOST_CELLS)
+    folded = np.add.reduceat(law, np.arange(0, len(law), step))
+    divisor = np.uint64(step)
+    return Telltale(
+        name,
+        what,
+        len(folded),
+        lambda reports: (reports[:, column] // divisor).astype(np.int64),
+        folded,
+        folded,
+    )
+
+
+def outcome_telltales(
+    weights: Weights | None, what: str, read: Callable[[UInt64s], UInt64s]
+) -> tuple[Telltale, ...]:
+    """Whole outcomes of a mechanism by weights, where there are few enough to count each."""
+    if weights is None or weights[1] > MOST_CELLS:
+        return ()
+    least, most = outcome_bounds(weights, 1)
+    return (
+        Telltale(
+            "outcomes",
+            what,
+            weights[1],
+            lambda reports: read(reports).astype(np.int64),
+            least,
+            most,
+        ),
+    )
+
+
+def outcome_bounds(weights: Weights, outcomes: int) -> tuple[float, float]:
+    """The least and most probability that an honest report is one of so many given outcomes.
+
+    At most s of them have weight W, and at least as many as the t - s places of weight V do not hold.
+    """
+    favoured_count, count, favoured, other = weights
+    total = favoured_count * favoured + (count - favoured_count) * other
+    up = min(outcomes, favoured_count)
+    down = max(0, outcomes - (count - favoured_count))
+    return tuple((number * favoured + (outcomes - number) * other) / total for number in (down, up))  # type: ignore[return-value]
+
+
+def likeliest_report(mechanism: Any) -> float:
+    """The most probability of one report: that its seed is drawn, times the most of an outcome by weights."""
+    weights: Weights | None = getattr(mechanism, "response_weights", lambda: None)()
+    drawn: float = mechanism.seeds_per_report / mechanism.layout.fields[0].limit
+    return drawn * (outcome_bounds(weights, 1)[1] if weights else 1.0)
+
+
+def rare_telltale(
+    name: str, what: str, read: Callable[[UInt64s], Int64s], most: float
+) -> tuple[Telltale, ...]:
+    """Reports that an honest device sends with probability `most` at most (`read` says 1 for them, else 0)."""
+    if most >= 1:
+        return ()
+    return (Telltale(name, what, 2, read, np.array([1 - most, 0.0]), np.array([1.0, most])),)
+
+
+def ends_telltale(fields: slice, last: int, most: float) -> tuple[Telltale, ...]:
+    """Numbers in these fields at an end of their range, 0 or `last`, where noise alone seldom gets."""
+    end = np.uint64(last)
+
+    def at_an_end(reports: UInt64s) -> Int64s:
+        numbers = reports[:, fields]
+        return np.asarray(((numbers == 0) | (numbers == end)).any(axis=1), dtype=np.int64)
+
+    return rare_telltale("ends", "numbers at the end of their range", at_an_end, most)
+
+
+def tally_telltale(
+    what: str, keys: int, idle: float, held: float, read: Callable[[UInt64s], Int64s]
+) -> Telltale:
+    """How many of its keys a report names: each with probability `idle`, one of them perhaps with `held`, alone."""
+    alone, others = _binomial(keys, idle), _binomial(keys - 1, idle)
+    one = np.convolve(others, [1 - held, held])
+    return Telltale("tally", what, keys + 1, read, np.minimum(alone, one), np.maximum(alone, one))
+
+
+def _binomial(count: int, share: float) -> Floats:
+    """Probabilities of 0 .. count; `share` is strictly between 0 and 1."""
+    numbers = np.arange(count + 1)
+    steps = np.log(np.maximum(count - numbers[:-1], 1) / np.maximum(numbers[1:], 1))
+    logs = np.concatenate([[0.0], np.cumsum(steps)])
+    return np.asarray(np.exp(logs + numbers * np.log(share) + (count - numbers) * np.log1p(-share)))
+
+
+def laplace_beyond(distance: float, scale: float) -> float:
+    """P(|noise| >= distance) of discrete Laplace noise, at most."""
+    return min(1.0, 2 * float(np.exp(-max(distance, 0.0) / scale)) / (1 + float(np.exp(-1 / scale))))
+
+
+def sharing(buckets: int, seed_bits: int) -> float:
+    """The share of all seeds under which two given codes share a bucket: 1 / t, and eight deviations over salts."""
+    return float(min(1.0, (1 + 8 * np.sqrt(buckets / 2.0**seed_bits)) / buckets))

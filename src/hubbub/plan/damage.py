@@ -1,0 +1,136 @@
+"""What forged reports could do to a plan, and plans that withstand them.
+
+One forged report among n moves the estimate of a key by up to `Mechanism.influence` / n. A plan that withstands a share
+s of forgers has the least root of error^2 + (s * influence)^2: noise, and the worst that the forgers can add to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hubbub.mechanisms.registry import mechanisms
+from hubbub.model.mechanism import Goal, Mechanism
+from hubbub.plan.costs import server_seconds
+from hubbub.plan.profile import Lengths, Profile
+from hubbub.plan.ranking import Option, offers, option_for, without_sum
+from hubbub.primitives.errors import Refused
+
+#: The most frequent keys that a forger may want to be among.
+_TOP = 10
+#: The share of forgers that is spoken of where none is given.
+USUAL_FORGERS = 0.01
+
+
+@dataclass(frozen=True)
+class Damage:
+    """In the units of the values, times n: what one forged report moves the estimate of one key by."""
+
+    up: float
+    down: float
+    #: How many chosen keys one report can do that to.
+    keys_at_once: float
+    #: Forged reports that lift a key that nobody has into the top ten, if keys are held by Zipf's law.
+    into_top: int | None
+    #: A conditional mean: numbers, as errors of plans, are those of a key that everybody has.
+    conditional: bool = False
+
+    @property
+    def most(self) -> float:
+        return max(self.up, self.down)
+
+    def words(self, share: float = USUAL_FORGERS) -> str:
+        """One or two sentences."""
+        several = "" if self.keys_at_once < 2 else f", {_keys(self.keys_at_once)} of their choice at once"
+        of_all = " that everybody has" if self.conditional else ""
+        others = ", others by that divided by their share" if self.conditional else ""
+        said = f"{100 * share:.3g}% forgers move a key{of_all} by at most {share * self.most:.3g}{others}{several}"
+        if self.into_top is not None:
+            word = "forger lifts" if self.into_top == 1 else "forgers lift"
+            said += f"; {self.into_top:,} {word} a key that nobody has into the top {_TOP}"
+        return f"{said}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; JSON has no infinity."""
+        at_once = self.keys_at_once if math.isfinite(self.keys_at_once) else None
+        return {**asdict(self), "keys_at_once": at_once}
+
+
+def _keys(count: float) -> str:
+    return "all keys" if math.isinf(count) else f"up to {count:,.0f} keys"
+
+
+def damage_to(mechanism: Mechanism, goal: Goal, unit_size: float = 1.0) -> Damage | None:
+    """What forgers can do to this mechanism; None where that is not known."""
+    quantity = without_sum(goal.quantity, goal.values)
+    center = goal.center if mechanism.centered and quantity == "mean" else 0.0
+    try:
+        found = mechanism.influence(quantity, 1.0, center, 1 - abs(center))
+    except Refused:
+        return None
+    size = unit_size * (goal.users if goal.quantity == "sum" else 1)
+    top = into_top(goal, found.up) if quantity == "frequency" else None
+    at_once = min(mechanism.keys_at_once, goal.keys)
+    return Damage(size * found.up, size * found.down, at_once, top, quantity == "conditional")
+
+
+def into_top(goal: Goal, up: float) -> int | None:
+    """y forgers of n give their key y * up / n; the tenth key of the others has its share of n - y reports."""
+    if goal.keys <= _TOP:
+        return None
+    lengths = Lengths.of({min(goal.max_entries, goal.keys): 1}, goal.keys)
+    profile = Profile.zipf(lengths, goal.keys)
+    tenth = float(profile.shares[np.searchsorted(np.cumsum(profile.keys), _TOP)])
+    return math.ceil(goal.users * (goal.messages or 1) * tenth / (up + tenth))
+
+
+def forged_share(forgers: float, users: int) -> float:
+    """Forgers as a share of all reports: given as one, below 1, or as a number."""
+    if not 0 <= forgers < users:
+        raise Refused(f"Forgers are a share below 1, or a number below that of users, not {forgers:g}.")
+    return forgers if forgers < 1 else forgers / users
+
+
+def strained(option: Option, goal: Goal, unit_size: float, share: float) -> float:
+    """Root of the squares of error and of what forgers add: infinite where that is not known."""
+    found = None if option.mechanism is None else damage_to(option.mechanism, goal, unit_size)
+    return math.inf if found is None else math.hypot(option.error, share * found.most)
+
+
+def withstanding(
+    goal: Goal, options: Iterable[Option], unit_size: float, most_bytes: int | None, share: float
+) -> list[Option]:
+    """The options, each in the form that has least error and damage together; the least first.
+
+    Mechanisms over hash buckets are also tried with fewer buckets: less is said by each of them.
+    """
+    found = []
+    for option in options:
+        forms = [option, *option.shorter, *_fewer_buckets(option, goal, unit_size, most_bytes)]
+        strains = [strained(form, goal, unit_size, share) for form in forms]
+        best = int(np.argmin(strains))
+        found.append((strains[best], replace(forms[best], shorter=())))
+    ordered = sorted(found, key=lambda pair: (pair[1].mechanism is None, pair[0], pair[1].name))
+    return [option for _, option in ordered]
+
+
+def _fewer_buckets(option: Option, goal: Goal, unit_size: float, most_bytes: int | None) -> Sequence[Option]:
+    """The same mechanism with fewer buckets, where the planner may choose them."""
+    own = getattr(option.mechanism, "buckets", 0)
+    if goal.central_epsilon is not None or goal.family == "prf" or own < 2:
+        return ()
+    plain = replace(goal, quantity=without_sum(goal.quantity, goal.values))
+    size = unit_size * (goal.users if goal.quantity == "sum" else 1)
+    made = []
+    for bits in range((own - 1).bit_length()):
+        with suppress(Refused):
+            for mechanism in offers(mechanisms()[option.name], plain, {"buckets": 1 << bits}):
+                short = most_bytes is None or mechanism.layout.width <= most_bytes
+                if short and server_seconds(mechanism, plain) <= goal.server_seconds:
+                    made.append(option_for(mechanism, plain, plain, size, None))
+    return made

@@ -1,0 +1,246 @@
+"""Notice forged reports: tests that honest reports pass, whatever the records are, and careless forgers fail.
+
+Every test rests on what local privacy itself says: seeds are drawn before the record is looked at, and no record makes
+a report much likelier than another does. So each has odds that hold for every crowd (`hubbub.server.odds`), and all of
+them together raise a false alarm at most once in 1,000 collections (Bonferroni).
+
+Reports of tasks that memoize are not tested: a device sends the same one again and again, which looks like forgery.
+
+What no test can notice: forgers who follow the protocol on invented records, and whatever has the law of an honest
+crowd. Against one key, forged reports with fresh seeds do: see "Noticing forged reports" in docs/forgery.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hubbub.mechanisms.shared.hashed import Hashed
+from hubbub.model.hashing import bucket_bits, seed_rows
+from hubbub.model.keys import Keys
+from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, outcome_bounds, sharing
+from hubbub.primitives.arrays import Int64s, UInt64s
+from hubbub.primitives.walsh import scatter, transform
+from hubbub.protocol.task import Task
+from hubbub.server.evidence import Evidence, Remembered, telltales_of
+from hubbub.server.odds import MOST_CLASSES, crowding, outlier, repetition, unevenness
+
+#: How often honest collections are suspected, at most, all tests together.
+FALSE_ALARMS = 1e-3
+#: Cells from which on their crowding and evenness is tested.
+_MANY = 64
+#: Bits of seeds of which all are looked at.
+_FEW_SEEDS = 16
+#: The largest universe of codes that is searched for pairs that share buckets.
+_MOST_BITS = 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test: what was looked at, what was found, and the odds of honest reports looking like this, at most."""
+
+    test: str
+    words: str
+    odds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What all tests together say."""
+
+    reports: int
+    #: Whether reports were looked at, or only the state that they were added up to.
+    from_state: bool
+    findings: tuple[Finding, ...]
+    false_alarms: float = FALSE_ALARMS
+
+    @property
+    def odds(self) -> float:
+        """How likely honest reports are to look at least as odd in any of the tests, at most."""
+        return min([1.0, *(len(self.findings) * found.odds for found in self.findings)])
+
+    @property
+    def noticed(self) -> bool:
+        """Whether that is too unlikely to be believed."""
+        return self.odds <= self.false_alarms
+
+    @property
+    def suspicious(self) -> tuple[Finding, ...]:
+        """Tests that are failed even if all the others are counted against them."""
+        return tuple(f for f in self.findings if len(self.findings) * f.odds <= self.false_alarms)
+
+    def verdict(self) -> str:
+        """In one sentence, without what was found."""
+        rate = f"false alarm: 1 in {1 / self.false_alarms:,.0f}"
+        what = "the state of " if self.from_state else ""
+        if not self.findings:
+            return f"Forged reports: nothing can be tested in {what}{self.reports:,} reports."
+        if not self.noticed:
+            return f"Forged reports: nothing noticed in {what}{self.reports:,} reports ({rate})."
+        return f"Forged reports: {what}{self.reports:,} reports are not those of an honest crowd ({rate})."
+
+    def words(self) -> str:
+        """The verdict, and why."""
+        why = "; ".join(found.words for found in self.suspicious) if self.noticed else ""
+        return f"{self.verdict()} Found: {why}." if why else self.verdict()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for `--json`."""
+        return {
+            "reports": self.reports,
+            "from_state": self.from_state,
+            "noticed": self.noticed,
+            "odds": self.odds,
+            "false_alarms": self.false_alarms,
+            "words": self.words(),
+            "tests": [{**f.as_dict(), "failed": f in self.suspicious} for f in self.findings],
+        }
+
+
+#: What has to be said beside every verdict.
+UNNOTICED = (
+    "Forgers who follow the protocol on invented records cannot be noticed, nor can anybody whose reports have the law "
+    "of an honest crowd's: nothing noticed does not mean that nothing is forged."
+)
+
+
+def notice(evidence: Evidence, state: State | None = None) -> Notice:
+    """Test what was counted, and the state of the same reports where it is given."""
+    task = evidence.task
+    found: list[Finding] = []
+    if task.memoize != "off":  # the same report comes again every week, so reports are not independent
+        return Notice(evidence.reports, False, ())
+    for telltale, counts in zip(telltales_of(task), evidence.counts, strict=True):
+        found += _counted(telltale, counts, evidence.reports)
+    if len(evidence.kept) > 1:
+        found += _repeated(task, evidence.kept)
+        found += _shared(evidence)
+    if state is not None:
+        found += _named(task, state)
+    return Notice(evidence.reports, False, tuple(found))
+
+
+def notice_state(task: Task, state: State) -> Notice:
+    """Test a state: the reports that it keeps, or else only whether a key seems to be held by more than everybody."""
+    if task.memoize != "off":
+        return Notice(state.count, True, ())
+    if task.mechanism.keeps_reports(task.keys):
+        evidence = Evidence(task)
+        evidence.add(task.mechanism.layout.unpack(state.reports))
+        return notice(evidence, state)
+    return Notice(state.count, True, tuple(_named(task, state)))
+
+
+def _counted(telltale: Telltale, counts: Int64s, reports: int) -> list[Finding]:
+    """The tests of one telltale."""
+    name, what = telltale.name, telltale.what
+    if reports == 0:
+        return []
+    odds = outlier(counts, reports, telltale.least, telltale.most)
+    top = int((counts / np.maximum(telltale.most, 1e-300)).argmax())
+    words = f"the oddest of the {what} has {counts[top]:,} of {reports:,} reports"
+    found = [Finding(name, words, odds)]
+    if telltale.cells < _MANY:
+        return found
+    if telltale.exact:
+        if len(np.unique(telltale.most)) <= MOST_CLASSES:
+            square = float(((counts - reports * telltale.most) ** 2 / (reports * telltale.most)).sum())
+            words = f"squared deviations of the {what} are {square / telltale.cells:.3f} of what is expected"
+            odds = unevenness(counts, reports, telltale.most)
+            found.append(Finding(f"{name}_evenness", words, odds))
+    elif np.ndim(telltale.most) == 0:
+        odds = crowding(counts, reports, float(telltale.most))
+        fullest = np.sort(counts)[-(telltale.cells // _MANY) :].sum() / reports
+        words = f"the fullest {1 / _MANY:.1%} of the {what} have {fullest:.1%} of the reports"
+        found.append(Finding(f"{name}_crowding", words, odds))
+    return found
+
+
+def _repeated(task: Task, kept: UInt64s) -> list[Finding]:
+    """Reports that equal each other: seed, outcome and all."""
+    likeliest = task.mechanism.likeliest()
+    if likeliest * len(kept) >= 1:
+        return []
+    packed = task.mechanism.layout.pack(kept)
+    width = 8 if packed.shape[1] <= 8 else packed.shape[1]
+    padded = np.zeros((len(packed), width), dtype=np.uint8)
+    padded[:, : packed.shape[1]] = packed
+    rows = np.sort(padded.view("<u8" if width == 8 else np.dtype((np.void, width))).reshape(-1))
+    repeats = int((rows[1:] == rows[:-1]).sum())
+    words = f"{repeats:,} of {len(kept):,} reports equal another one"
+    return [Finding("equal_reports", words, repetition(repeats, len(kept), likeliest))]
+
+
+def _shared(evidence: Evidence) -> list[Finding]:
+    """Seeds under which two keys share a bucket, whichever two: where forgers look for seeds that serve several keys.
+
+    Honest devices report such seeds as often as they are among all seeds, up to what a record does to a seed.
+    """
+    task = evidence.task
+    mechanism, keys = task.mechanism, task.keys
+    if not isinstance(mechanism, Hashed) or mechanism.family != "walsh" or mechanism.buckets < 2:
+        return []
+    if keys.kind == "wide" or keys.bits > _MOST_BITS:
+        return []
+    seeds = telltales_of(task)[0]
+    excess = seeds.cells * float(seeds.most)  # by which factor a record makes a seed likelier, at most
+    share = np.minimum(1.0, excess * _sharing(task))
+    if mechanism.seed_bits <= _FEW_SEEDS:
+        together = shared_buckets(mechanism, keys, _all_seeds(mechanism), evidence.counts[0])
+        reports = evidence.reports
+    else:
+        together = shared_buckets(mechanism, keys, np.ascontiguousarray(evidence.kept[:, 0]))
+        reports = len(evidence.kept)
+    words = f"two keys share a bucket in {together.max():,} of {reports:,} reports"
+    return [Finding("shared_buckets", words, outlier(together, reports, 0.0, share))]
+
+
+def _all_seeds(mechanism: Hashed) -> UInt64s:
+    return np.arange(1 << mechanism.seed_bits, dtype=np.uint64)
+
+
+def _share_of_seeds(task: Task) -> Any:
+    """Of all seeds, those under which two codes share a bucket, for each difference of codes, or at most."""
+    mechanism = task.mechanism
+    assert isinstance(mechanism, Hashed)
+    if mechanism.seed_bits > _FEW_SEEDS:
+        return sharing(mechanism.buckets, mechanism.seed_bits)
+    return shared_buckets(mechanism, task.keys, _all_seeds(mechanism)) / (1 << mechanism.seed_bits)
+
+
+_sharing = Remembered(_share_of_seeds)
+
+
+def shared_buckets(mechanism: Hashed, keys: Keys, seeds: UInt64s, counts: Int64s | None = None) -> Int64s:
+    """For every x but 0: under how many of these seeds two codes that differ by x share a bucket (family walsh).
+
+    With `counts`, a seed counts so often.
+
+    Hashing is linear: they do where x itself has bucket 0. So these are the sums of one vote for bucket 0 per seed.
+    """
+    totals = np.zeros(1 << keys.bits, dtype=np.int64)
+    rows = seed_rows(keys, seeds, bucket_bits(mechanism.buckets)).astype(np.int64)
+    zeros = np.zeros(len(seeds), dtype=np.int64)
+    scatter(totals, zeros, rows[:, 1:], zeros, (zeros + 1 if counts is None else counts)[:, None])
+    return transform(totals)[1:] // mechanism.buckets
+
+
+def _named(task: Task, state: State) -> list[Finding]:
+    """Keys that are named more often than if everybody held them, or less often than if nobody did (sets of keys)."""
+    mechanism, keys = task.mechanism, task.keys
+    weights = getattr(mechanism, "response_weights", lambda: None)()
+    if weights is None or mechanism.values != "set" or keys.kind != "closed" or keys.tree or not state.count:
+        return []
+    if not isinstance(mechanism, Hashed) or mechanism.keeps_reports(keys):
+        return []
+    named = mechanism.tally(state, keys, keys.all_ids())[0]
+    least, most = outcome_bounds(weights, mechanism.seeds_per_report)
+    words = f"a key is named by {named.max():,} of {state.count:,} reports"
+    return [Finding("possible_shares", words, outlier(named, state.count, least, most))]

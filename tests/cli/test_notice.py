@@ -1,0 +1,109 @@
+"""hubbub notice, and hubbub simulate --forgers: what they say about honest and forged reports, in files and lakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import prose, refuse, succeed
+from hubbub.checks.worlds import task_for
+from hubbub.engines.arrow import save_parquet
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.protocol.files import save_reports, save_state
+from hubbub.server.fold import aggregate
+from hubbub.simulation.forgery import forge
+from hubbub.simulation.populations import zipf_population
+from hubbub.simulation.rehearsal import simulate
+
+TASK = task_for(make_mechanism("collision", epsilon=1.0, max_entries=4, users=40_000), 200)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Honest reports and forged ones, as files, a state and a lake."""
+    folder = tmp_path_factory.mktemp("noticed")
+    honest = simulate(TASK, zipf_population(40_000, 200, 1, entries=3, signed=False).entries, 1).packed
+    mixed = np.concatenate([honest, forge(TASK, 800, "maximal", [150, 151, 152], seed=2)])
+    for name, packed in (("honest", honest), ("forged", mixed)):
+        save_reports(folder / f"{name}.reports", TASK, packed)
+        save_state(folder / f"{name}.state", TASK, aggregate(TASK, packed))
+        (folder / name).mkdir()
+        for part, rows in enumerate(np.array_split(packed, 3)):
+            save_parquet(folder / name / f"{part}.parquet", TASK, rows, None)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["honest", "forged"])
+def test_files_and_lakes_say_the_same(folder: Path, name: str) -> None:
+    """The verdict, each test with its odds, and the false-alarm rate."""
+    file = succeed("notice", folder / f"{name}.reports")
+    lake = succeed("notice", folder / name)
+    assert file["noticed"] is lake["noticed"] is (name == "forged")
+    assert file["reports"] == lake["reports"] == (40_800 if name == "forged" else 40_000)
+    assert file["false_alarms"] == 1e-3
+    tests = [[(row["test"], row["odds"]) for row in found["tests"]] for found in (file, lake)]
+    assert tests[0] == tests[1]
+    assert any(row["failed"] for row in file["tests"]) is (name == "forged")
+
+
+def test_words(folder: Path) -> None:
+    said = prose("notice", folder / "forged.reports")
+    assert "not those of an honest crowd" in said
+    assert "failed" in said
+    assert "invented records cannot be noticed" in said
+    said = prose("notice", folder / "honest.reports")
+    assert "nothing noticed in 40,000 reports (false alarm: 1 in 1,000)" in said
+
+
+def test_a_state_says_that_it_is_one(folder: Path) -> None:
+    found = succeed("notice", folder / "forged.state")
+    assert found["from_state"] is True
+    assert found["noticed"] is False
+    assert "the state of" in found["words"]
+
+
+def test_what_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Damaged bytes, files that are not there or none of ours, options that do not go together."""
+    damaged = bytearray((folder / "honest.reports").read_bytes())
+    damaged[-40] ^= 1
+    (tmp_path / "damaged.reports").write_bytes(bytes(damaged))
+    refuse("notice", tmp_path / "damaged.reports")
+    refuse("notice", tmp_path / "nothing.reports")
+    refuse("notice", tmp_path)
+    refuse("notice", folder / "honest.reports", "--jobs", 2)
+
+
+def test_rehearsal_of_forgers(tmp_path: Path) -> None:
+    """What moved stays within the bound, three targets are noticed, and there is a picture."""
+    options = [
+        "simulate",
+        "--forgers",
+        "0.02",
+        "--users",
+        20_000,
+        "--keys",
+        800,
+        "--max-entries",
+        4,
+    ]
+    found = succeed(*options, "--target", 7, "--target", 8, "--target", 9)
+    assert found["notice"]["noticed"] is True
+    assert [row["key"] for row in found["targets"]] == ["7", "8", "9"]
+    shifts = [abs(row["shift"]) for row in found["targets"]]
+    assert all(0.5 * found["bound"] < shift <= found["bound"] for shift in shifts)
+    assert abs(found["furthest"]["shift"]) <= found["bound"]
+    mild = succeed(*options, "--attack", "input", "--target", 7)
+    assert mild["notice"]["noticed"] is False
+    assert abs(mild["targets"][0]["shift"]) < 0.2 * mild["bound"]
+    pytest.importorskip("matplotlib")
+    said = prose(*options, "--attack", "random", "--plot", tmp_path / "attack.png")
+    assert "attack random" in said
+    assert (tmp_path / "attack.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rehearsal_refuses(tmp_path: Path) -> None:
+    refuse("simulate", "--forgers", "0.01", "--users", 20_000, "--runs", 2)
+    refuse("simulate", "--forgers", "0.000001", "--users", 20_000)
+    refuse("simulate", "--forgers", "0.01", "--users", 20_000, "--target", "no such key")

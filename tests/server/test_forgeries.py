@@ -1,0 +1,321 @@
+"""Noticing: honest crowds pass whatever their records are, careless forgers do not, and the odds are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from helpers import refused
+from hubbub.checks.worlds import task_for
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.task import Task
+from hubbub.server.evidence import Evidence
+from hubbub.server.fold import aggregate
+from hubbub.server.forgeries import FALSE_ALARMS, Notice, notice, notice_state, shared_buckets
+from hubbub.server.odds import chernoff, crowding, outlier, repetition, unevenness
+from hubbub.simulation.forgery import forge
+from hubbub.simulation.populations import uniform_population, zipf_population
+from hubbub.simulation.rehearsal import simulate
+
+KEYS = 300
+Packed = NDArray[np.uint8]
+
+
+def a_task(name: str, entries: int = 8, **more: Any) -> Task:
+    users = {"users": 100_000} if name in ("collision", "sketch_response", "coco") else {}
+    return task_for(make_mechanism(name, epsilon=1.0, max_entries=entries, **users, **more), KEYS)
+
+
+def noticed(task: Task, packed: Packed) -> Notice:
+    evidence = Evidence(task)
+    state = aggregate(task, packed, evidence=evidence)
+    return notice(evidence, state)
+
+
+def crowd(kind: str, users: int, entries: int, seed: int) -> Entries:
+    """Zipf, uniform, everybody the same, nobody anything."""
+    if kind == "zipf":
+        return zipf_population(users, KEYS, seed, entries=entries, signed=False).entries
+    if kind == "uniform":
+        return uniform_population(users, KEYS, entries, seed).entries
+    held = 0 if kind == "empty" else entries
+    ids = np.tile(np.arange(held, dtype=np.uint64), users)
+    offsets = np.arange(users + 1, dtype=np.int64) * held
+    return Entries(ids, np.full(len(ids), GRID, dtype=np.int64), offsets)
+
+
+# The odds
+
+
+def every_count(reports: int, law: list[float]) -> list[tuple[NDArray[np.int64], float]]:
+    """All counts of so many reports over a few cells, with their probabilities."""
+    found: dict[tuple[int, ...], float] = {}
+    for places in product(range(len(law)), repeat=reports):
+        counts = tuple(np.bincount(places, minlength=len(law)).tolist())
+        found[counts] = found.get(counts, 0.0) + float(np.prod([law[place] for place in places]))
+    return [(np.array(counts), chance) for counts, chance in found.items()]
+
+
+def excess(odds: Callable[[NDArray[np.int64]], float], reports: int, law: list[float]) -> float:
+    """By how much the chance of odds of at most a exceeds a, at worst: at most 0 if the odds are true."""
+    pairs = sorted((odds(counts), chance) for counts, chance in every_count(reports, law))
+    values, total = np.array([pair[0] for pair in pairs]), np.cumsum([pair[1] for pair in pairs])
+    return float((total - values)[values < 1].max(initial=-1.0))
+
+
+LAWS = [[0.25] * 4, [0.1, 0.2, 0.3, 0.4]]
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_odds_are_never_too_small(law: list[float]) -> None:
+    """Exactly, over all outcomes of 7 reports in 4 cells; with a law that is 30% off they are."""
+    most, least = np.array(law), np.array(law)
+    assert excess(lambda counts: outlier(counts, 7, least, most), 7, law) <= 1e-12
+    assert excess(lambda counts: outlier(counts, 7, 0.7 * least, 0.7 * most), 7, law) > 0
+    assert excess(lambda counts: crowding(counts, 7, max(law)), 7, law) <= 1e-12
+    assert excess(lambda counts: unevenness(counts, 7, most), 7, law) <= 1e-12
+
+
+def test_odds_of_repetition_are_never_too_small() -> None:
+    """Exactly: 7 reports that are one of 4 or of 40."""
+    for law in (*LAWS, [0.025] * 3 + [0.925]):
+
+        def odds(counts: NDArray[np.int64], most: float = max(law)) -> float:
+            return repetition(int(counts.sum() - (counts > 0).sum()), 7, most)
+
+        assert excess(odds, 7, law) <= 1e-12
+    assert repetition(0, 7, 0.1) == 1.0
+    assert repetition(40, 1000, 1e-5) < 1e-10
+
+
+def test_odds_notice_what_they_are_for() -> None:
+    """Large counts: an uneven draw, a crowd in a few cells, one cell; an even one where it should not be."""
+    rng = np.random.default_rng(4)
+    drawn = np.bincount(rng.integers(0, 4096, 40_000), minlength=4096)
+    assert unevenness(drawn, 40_000, 1 / 4096) > 0.01
+    assert crowding(drawn, 40_000, 1 / 4096) > 0.01
+    assert outlier(drawn, 40_000, 1 / 4096, 1 / 4096) > 0.01
+    clumped = drawn + np.where(np.arange(4096) < 200, 10, 0)
+    assert unevenness(clumped, int(clumped.sum()), 1 / 4096) < 1e-9
+    assert crowding(clumped, int(clumped.sum()), 1.05 / 4096) < 1e-9
+    assert unevenness(np.full(4096, 10), 40_960, 1 / 4096) < 1e-9
+    assert chernoff(30, 4096, 1e-4) < 1e-9
+
+
+# Honest crowds
+
+HONEST = [
+    a_task("collision"),
+    a_task("sketch_response"),
+    a_task("collision", family="prf"),
+    a_task("hadamard", 1),
+    a_task("freq_est", 1, size=KEYS),
+    a_task("repeated", 4),
+    a_task("compressive", 1),
+    a_task("sparse_sum", noise="window"),
+]
+
+
+def test_false_alarms() -> None:
+    """Eight mechanisms, four crowds, six collections each: at most so many alarms as happen once in a million times."""
+    alarms = runs = 0
+    for number, task in enumerate(HONEST):
+        entries = task.mechanism.max_entries
+        for kind in ("zipf", "uniform", "equal", "empty"):
+            together = crowd(kind, 6 * 2000, entries, 7 * number)
+            packed = simulate(task, together, 11 * number + 1).packed
+            for part in np.split(packed, 6):
+                found = noticed(task, part)
+                assert found.findings
+                alarms += found.noticed
+                runs += 1
+    limit = int(stats.binom.isf(1e-6, runs, FALSE_ALARMS))
+    assert alarms <= limit
+    assert limit < 0.1 * runs, "a test that is always failed would pass"
+
+
+def test_sorted_reports_are_no_alarm() -> None:
+    """Where reports are sorted, those that are kept are still a fair choice (a false alarm: 1 in 1,000)."""
+    task = a_task("collision")
+    packed = simulate(task, crowd("zipf", 300_000, 8, 3), 3).packed
+    order = np.lexsort(packed.T[::-1])
+    evidence = Evidence(task)
+    state = aggregate(task, packed[order], evidence=evidence)
+    assert len(evidence.kept) < evidence.reports
+    assert not notice(evidence, state).noticed
+
+
+# Forgers
+
+
+def forged(task: Task, count: int, replacing: Callable[[NDArray[np.uint64]], None]) -> Notice:
+    """What is noticed when the first reports of a crowd are changed."""
+    packed = simulate(task, crowd("zipf", 100_000, task.mechanism.max_entries, 5), 5).packed
+    reports = task.mechanism.layout.unpack(packed)
+    replacing(reports[:count])
+    return noticed(task, task.mechanism.layout.pack(reports))
+
+
+def one_seed(reports: NDArray[np.uint64]) -> None:
+    reports[:, 0] = 17
+
+
+def counted_seeds(reports: NDArray[np.uint64]) -> None:
+    reports[:, 0] = np.arange(len(reports))
+
+
+def few_reports(reports: NDArray[np.uint64]) -> None:
+    reports[:] = reports[np.arange(len(reports)) % 50]
+
+
+@pytest.mark.parametrize("replacing", [one_seed, few_reports])
+@pytest.mark.parametrize("name", ["collision", "sketch_response"])
+def test_careless_forgers_are_noticed(name: str, replacing: Callable[[NDArray[np.uint64]], None]) -> None:
+    assert forged(a_task(name), 1000, replacing).noticed
+
+
+def test_seeds_that_are_counted_up_are_noticed() -> None:
+    assert forged(a_task("collision", seed_bits=32), 1000, counted_seeds).noticed
+
+
+def attacked(
+    task: Task, attack: Any, targets: list[int], forgers: int = 1000, users: int = 100_000
+) -> Notice:
+    packed = simulate(task, crowd("zipf", users, task.mechanism.max_entries, 5), 5).packed
+    packed[:forgers] = forge(task, forgers, attack, targets, seed=9)
+    return noticed(task, packed)
+
+
+@pytest.mark.parametrize("name", ["collision", "sketch_response"])
+def test_forgers_who_look_for_seeds_are_noticed(name: str) -> None:
+    """1% of 100,000 reports, for three keys and for ten."""
+    for targets in ([250, 251, 252], list(range(250, 260))):
+        found = attacked(a_task(name), "maximal", targets)
+        assert found.noticed
+        assert found.suspicious
+        assert "not those of an honest crowd" in found.words()
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "targets"),
+    [
+        ("collision", {"family": "prf"}, [250, 251, 252]),
+        ("collision", {"seed_bits": 32}, [250, 251]),
+        ("repeated", {}, [250]),
+    ],
+)
+def test_other_maximal_forgers_are_noticed(name: str, more: dict[str, Any], targets: list[int]) -> None:
+    users = 100_000 if name == "collision" else 30_000
+    assert attacked(a_task(name, **more), "maximal", targets, users // 100, users).noticed
+
+
+def test_who_follows_the_protocol_is_not_noticed() -> None:
+    """On invented records, and by one key with fresh seeds: it is honest reports' law (odds: 1 in 1,000 each)."""
+    for attack, targets in (("input", [250]), ("random", []), ("maximal", [250])):
+        found = attacked(a_task("collision"), attack, targets)
+        assert not found.noticed
+        assert "nothing noticed" in found.words()
+
+
+def test_more_than_everybody_is_noticed_in_a_state() -> None:
+    """3.5% forgers lift one key beyond a share of 1: the state alone shows it; 1% do not."""
+    task = a_task("collision")
+    packed = simulate(task, crowd("zipf", 100_000, 8, 5), 5).packed
+    packed[:1000] = forge(task, 1000, "maximal", [250], seed=9)
+    few = notice_state(task, aggregate(task, packed))
+    assert few.from_state
+    assert not few.noticed
+    packed[:3500] = forge(task, 3500, "maximal", [250], seed=9)
+    many = notice_state(task, aggregate(task, packed))
+    assert many.noticed
+    assert [found.test for found in many.suspicious] == ["possible_shares"]
+
+
+def test_one_target_is_the_law_of_an_honest_crowd() -> None:
+    """Forged reports for one key with fresh seeds among empty records, and people who hold that key: one law.
+
+    With c = (1 - 1/t) / (W/Omega - 1/t), a share f of forgers is a share c f of holders, exactly, for every seed.
+    """
+    mechanism = make_mechanism("collision", epsilon=1.0, max_entries=8, users=100_000)
+    favoured, other = mechanism.weights
+    t = mechanism.buckets
+    held = favoured / (8 * favoured + (t - 8) * other)
+    forgers = 0.01
+    holders = forgers * (1 - 1 / t) / (held - 1 / t)
+    assert 0.3 < holders < 0.4
+    named = forgers + (1 - forgers) / t
+    assert named == pytest.approx(holders * held + (1 - holders) / t, rel=1e-12)
+    rest = (1 - forgers) / t
+    assert rest == pytest.approx(holders * (1 - held) / (t - 1) + (1 - holders) / t, rel=1e-12)
+
+
+# What is counted
+
+
+def test_counts_add_up() -> None:
+    """Lots in any order give the counts of one pass, and refused bytes change nothing."""
+    task = a_task("sketch_response")
+    packed = simulate(task, crowd("zipf", 5000, 8, 1), 1).packed
+    whole, parts = Evidence(task), Evidence(task)
+    aggregate(task, packed, evidence=whole)
+    for part in (packed[3000:], packed[:1000], packed[1000:3000]):
+        aggregate(task, part, evidence=parts)
+    assert parts.reports == whole.reports == 5000
+    assert all(map(np.array_equal, parts.counts, whole.counts))
+    assert np.array_equal(np.sort(parts.kept, axis=0), np.sort(whole.kept, axis=0))
+    with pytest.raises(Refused):
+        aggregate(task, packed.tobytes() + b"x", evidence=whole)
+    with pytest.raises(Refused):
+        aggregate(
+            task, np.concatenate([packed, np.full((1, packed.shape[1]), 255, np.uint8)]), evidence=whole
+        )
+    assert whole.reports == 5000
+    with refused("different tasks"):
+        whole.merge(Evidence(a_task("collision")))
+
+
+def test_memory_does_not_grow_with_reports() -> None:
+    """All are counted, and few are kept."""
+    task = a_task("collision")
+    evidence = Evidence(task)
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        columns = [
+            rng.integers(0, field.limit, 200_000, dtype=np.uint64) for field in task.mechanism.layout.fields
+        ]
+        evidence.add(np.stack(columns, axis=1))
+    assert evidence.reports == 800_000
+    assert 10_000 < len(evidence.kept) <= 32_768
+    assert sum(map(int, evidence.counts[0])) == 800_000
+    assert not notice(evidence).noticed
+
+
+def test_nothing_to_test() -> None:
+    """No reports at all, and a state without anything to compare."""
+    task = a_task("sparse_sum")
+    assert not notice(Evidence(task)).noticed
+    said = notice_state(task, aggregate(task, b""))
+    assert said.odds == 1.0
+    assert "nothing can be tested" in said.words()
+
+
+def test_pairs_that_share_a_bucket_are_counted() -> None:
+    """Against hashing every pair one by one."""
+    task = a_task("collision")
+    mechanism, keys = task.mechanism, task.keys
+    seeds = np.arange(500, dtype=np.uint64)
+    found = shared_buckets(mechanism, keys, seeds)  # type: ignore[arg-type]
+    ids = np.array([3, 77], dtype=np.uint64)
+    codes = keys.codes(ids, 0)
+    entries = Entries(np.tile(ids, 500), np.full(1000, GRID), np.arange(501) * 2)
+    bucket, _ = mechanism.hash(keys, entries, seeds)  # type: ignore[attr-defined]
+    together = int((bucket[::2] == bucket[1::2]).sum())
+    assert found[int(codes[0] ^ codes[1]) - 1] == together > 0

@@ -1,0 +1,129 @@
+"""Intervals with forgers hold under the strongest attack, and would not without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hubbub.checks.conformance import task_for
+from hubbub.cli import main
+from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import save_state
+from hubbub.protocol.task import Task
+from hubbub.server.estimates import estimate
+from hubbub.server.fold import aggregate
+from hubbub.simulation.forgery import forge
+from hubbub.simulation.rehearsal import simulate, true_values
+
+_USERS, _FORGERS, _KEYS = 20_000, 1_600, 8
+#: Intervals of this level miss once in 10^8 times, so that of all runs here one misses with probability below 1e-5.
+_LEVEL = 1 - 1e-8
+
+
+def _crowd(values: str, seed: int) -> Entries:
+    """Key 0 is held by 30%, key 1 by 3%, the rest by everybody else; values of 0.5."""
+    keys = np.random.default_rng(seed).choice(_KEYS, _USERS, p=[0.3, 0.03, *[0.67 / 6] * 6])
+    size = GRID if values == "set" else GRID // 2
+    return Entries(
+        keys.astype(np.uint64), np.full(_USERS, size, dtype=np.int64), np.arange(_USERS + 1, dtype=np.int64)
+    )
+
+
+def _runs(task: Task, quantity: Any, runs: int, simultaneous: bool) -> tuple[int, int]:
+    """In how many of the runs, up and down in turn, the intervals hold with forgers allowed for, and without."""
+    held = [0, 0]
+    for run in range(runs):
+        crowd = _crowd(task.mechanism.values, run)
+        targets, way = ([0], [1])[run // 2 % 2], ("up", "down")[run % 2]
+        forged = forge(task, _FORGERS, "maximal", targets, seed=run, quantity=quantity, direction=way)  # type: ignore[arg-type]
+        state = simulate(task, crowd, 10 * run).state.merge(aggregate(task, forged))
+        truth = true_values(task, crowd, quantity, task.keys.ids_of(targets))
+        for place, forgers in enumerate((_FORGERS, 0)):
+            options: dict[str, Any] = {"simultaneous": simultaneous, "refine": "none", "forgers": forgers}
+            found = estimate(task, state, targets, quantity, _LEVEL, **options)
+            held[place] += int(bool(((found.low <= truth) & (truth <= found.high)).all()))
+    return held[0], held[1]
+
+
+_CASES = [
+    ("sketch_response", {"max_entries": 8}, 100),
+    ("sketch_response", {"max_entries": 8, "values": "signed"}, 8),
+    ("sketch_response", {"max_entries": 8, "values": "signed", "mode": "events"}, 8),
+    ("collision", {"max_entries": 8, "values": "signed"}, 12),
+    ("collision", {"max_entries": 8, "family": "prf"}, 8),
+    ("coco", {"max_entries": 8}, 8),
+    ("repeated", {"max_entries": 4}, 8),
+    ("sampled", {"max_entries": 4, "values": "signed", "count_names": True}, 8),
+    ("sparse_sum", {"max_entries": 8, "unit": "entry"}, 8),
+    ("sparse_sum", {"max_entries": 8, "values": "signed"}, 8),
+    ("local_hashing", {}, 8),
+    ("hadamard", {"bits": 8}, 8),
+    ("compressive", {"rows": 4096}, 8),
+    ("freq_est", {"size": _KEYS}, 8),
+    ("gaussian", {"size": _KEYS, "max_entries": 2}, 8),
+    ("harmony", {"size": _KEYS, "max_entries": 2}, 8),
+    ("pckv_grr", {"size": _KEYS, "max_entries": 2}, 8),
+    ("pckv_ue", {"size": _KEYS, "max_entries": 2}, 8),
+    ("privkv", {"size": _KEYS, "max_entries": 2}, 8),
+    ("value_list", {"size": _KEYS}, 8),
+    ("value_list", {"size": _KEYS, "frequencies": (0.3, 0.03, *[0.67 / 6] * 6)}, 8),
+]
+
+
+@pytest.mark.parametrize(("name", "more", "runs"), _CASES)
+def test_intervals_hold_under_attack(name: str, more: dict[str, Any], runs: int) -> None:
+    """With forgers allowed for they hold in every run, and without in at most half of them."""
+    mechanism = make_mechanism(name, epsilon=1.0, **more)
+    task = task_for(mechanism, _KEYS)
+    for quantity in mechanism.quantities:
+        with_forgers, without = _runs(task, quantity, runs, simultaneous=quantity == "mean")
+        assert with_forgers == runs, (quantity, with_forgers)
+        if quantity != "conditional":
+            assert without <= 0.75 * runs, (quantity, without)
+
+
+def test_files_and_marks(tmp_path: Any) -> None:
+    """What stands out does so whatever the forged reports say; files, tables and the command line say how many."""
+    task = task_for(make_mechanism("collision", epsilon=1.0, max_entries=2), _KEYS)
+    state = simulate(task, _crowd("set", 1), 5).state
+    lifted = state.merge(aggregate(task, forge(task, 300, "maximal", [1], seed=3)))
+    plain, safe = (estimate(task, lifted, forgers=forgers) for forgers in (0, 300))
+    assert not plain.flagged[1]
+    assert safe.flagged[1]
+    assert not safe.flagged[0]
+    assert (safe.low < plain.low).all()
+    assert (safe.high > plain.high).all()
+    assert np.array_equal(safe.value, plain.value)
+    assert safe.findings.floor > plain.findings.floor
+    assert safe.about()["forgers"] == 300
+    assert "at most 300 of the 20,300 reports are forged" in safe.notes[-1]
+    assert estimate(task, lifted, forgers=300 / 20_300).forgers == 300
+    safe.save(tmp_path / "safe.csv")
+    assert (tmp_path / "safe.csv").read_text().splitlines()[0].endswith(",forgers")
+    safe.save(tmp_path / "safe.parquet")
+    plain.save(tmp_path / "plain.csv")
+    assert "forgers" not in (tmp_path / "plain.csv").read_text()
+    save_state(tmp_path / "x.state", task, lifted)
+    said = CliRunner().invoke(main, ["estimate", str(tmp_path / "x.state"), "--forgers", "0.02"])
+    assert said.exit_code == 0, said.output
+    assert "at most 406 of the 20,300" in " ".join(said.output.split())
+    totals = estimate(task, lifted, [0], "sum", forgers=300)
+    assert totals.low[0] == pytest.approx(safe.low[0] * 20_000)
+    assert totals.high[0] == pytest.approx(safe.high[0] * 20_300)
+
+
+def test_what_cannot_hold_is_refused() -> None:
+    task = task_for(make_mechanism("collision", epsilon=1.0, max_entries=2), _KEYS)
+    state = simulate(task, _crowd("set", 1), 5).state
+    for wrong in (-1, 1.5, float("nan"), float("inf"), 20_000, 30_000):
+        with pytest.raises(Refused):
+            estimate(task, state, forgers=wrong)
+    with pytest.raises(Refused, match="refined or corrected"):
+        estimate(task, state, forgers=5, refine="simplex")
+    few = task_for(make_mechanism("compressive", epsilon=1.0, rows=64), _KEYS)
+    assert estimate(few, simulate(few, _crowd("set", 1), 5).state, forgers=5).forgers == 5
