@@ -20,10 +20,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hubbub.calls.amplify import amplify
+    from hubbub.calls.amplify import amplify, amplify_by
     from hubbub.calls.outcome import Outcome, simulate
     from hubbub.calls.rehearse import Rehearsal, rehearse
-    from hubbub.calls.run import Reports, privatize, run
+    from hubbub.calls.run import Reports, privatize, run, run_by
     from hubbub.checks.audit import Audit, audit
     from hubbub.device.budget import Budget
     from hubbub.device.client import Client
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from hubbub.protocol.task import Task
     from hubbub.release.artifact import Release
     from hubbub.release.publisher import publish
+    from hubbub.server.breakdown import Breakdown, compare_groups, estimate_by
     from hubbub.server.comparison import Comparison, compare
     from hubbub.server.discovery import Discovery, discover
     from hubbub.server.estimates import Estimate, estimate
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Audit",
+    "Breakdown",
     "Budget",
     "Client",
     "Comparison",
@@ -65,22 +67,27 @@ __all__ = [
     "__version__",
     "aggregate",
     "amplify",
+    "amplify_by",
     "audit",
     "compare",
+    "compare_groups",
     "discover",
     "estimate",
+    "estimate_by",
     "make_mechanism",
     "plan",
     "privatize",
     "publish",
     "rehearse",
     "run",
+    "run_by",
     "simulate",
 ]
 
 #: Where the public names live. They are loaded on first use, so that importing hubbub stays light.
 _HOMES = {
     "Audit": "checks.audit",
+    "Breakdown": "server.breakdown",
     "Budget": "device.budget",
     "Client": "device.client",
     "Comparison": "server.comparison",
@@ -99,15 +106,19 @@ _HOMES = {
     "Task": "protocol.task",
     "aggregate": "server.fold",
     "amplify": "calls.amplify",
+    "amplify_by": "calls.amplify",
     "audit": "checks.audit",
     "compare": "server.comparison",
+    "compare_groups": "server.breakdown",
     "discover": "server.discovery",
     "estimate": "server.estimates",
+    "estimate_by": "server.breakdown",
     "make_mechanism": "mechanisms.registry",
     "privatize": "calls.run",
     "publish": "release.publisher",
     "rehearse": "calls.rehearse",
     "run": "calls.run",
+    "run_by": "calls.run",
     "simulate": "calls.outcome",
 }
 

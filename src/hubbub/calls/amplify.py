@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Mechanism
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.compose import Method, compose
 from hubbub.privacy.messages import messages_guarantee, poisson_crowd
-from hubbub.privacy.over_time import DELTA
+from hubbub.privacy.over_time import DELTA, all_reports
 from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
+from hubbub.protocol.sealing import refuse_memoized
 from hubbub.protocol.task import Task
 
 
@@ -27,10 +30,34 @@ def amplify(
         raise Refused(
             "This task asks for several messages: what counts is how many people there are (--people)."
         )
+    if isinstance(task, Task):
+        refuse_memoized(task)
     mechanism, most = (task, 1) if isinstance(task, Mechanism) else (task.mechanism, task.reports_per_period)
     if rounds == 1:
         return shuffled_guarantee(mechanism, reports, delta, most)
     return compose([crowd_of(mechanism, reports, most)] * rounds, delta, method)
+
+
+def amplify_by(task: Task, reports: Mapping[str, int], delta: float = DELTA) -> dict[str, Guarantee]:
+    """The same for a task whose labels or periods tell crowds apart: of each, by what it is called, with its reports.
+
+        hubbub.amplify_by(task, {"de": 50_000, "fr": 2_000})["fr"].epsilon
+
+    Labels travel beside reports, so a shuffler mixes those of one stratum among themselves, and whoever gets them sees
+    which is which. If one person's record is replaced by another with the same labels, the reports of one stratum
+    change and those of all others do not, and noise and order of the others are drawn independently. So all that is
+    seen together tells no more about the person than that one stratum, whose crowd it is that counts. What is said of
+    everybody is therefore the guarantee of the smallest. Where nobody else is in a crowd, it is the local one.
+    """
+    alone = all_reports(task.guarantee, task.reports_per_period)
+    found = {}
+    for name, count in reports.items():
+        hidden = count > max(1, task.reports_per_period)
+        promise = amplify(task, count, delta) if hidden else alone
+        if promise is None:
+            raise Refused(f"Nothing is promised to who is alone in a crowd ({name}): deltas add up to 1.")
+        found[name] = promise
+    return found
 
 
 def amplify_messages(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,13 +21,19 @@ from hubbub.plan.advice import advised
 from hubbub.plan.proposal import Wish, span_for
 from hubbub.primitives.coins import SecretCoins, SystemSeeds
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
+from hubbub.server.breakdown import Breakdown, estimate_by
 from hubbub.server.estimates import Estimate, estimate, offered_quantity
 from hubbub.server.fold import aggregate
-from hubbub.server.truncation import truncation_of_table
+from hubbub.server.truncation import Truncation, truncation_of_table
+from hubbub.tables.attributes import Placed, Told, distinct, placed, read_placed
 from hubbub.tables.counts import read_vocabulary
-from hubbub.tables.records import TableLike, encode_table, has_values, read_table
+from hubbub.tables.records import Table, TableLike, encode_table, has_values, read_table
 from hubbub.tables.sources import Source
+
+#: What is said where nobody has listed the keys.
+KNOWN_KEYS = "The keys in the table were taken as publicly known (see vocabulary)."
 
 #: Told of each step, how many records it is for and of the task; what it returns is told of progress.
 Watch = Callable[[str, int, Task], AbstractContextManager[Callable[[int], None]]]
@@ -84,11 +91,10 @@ def run(
         raise Refused(
             "Correcting needs lengths to be counted: --count-lengths, or in Python count_lengths=True."
         )
-    valued = has_values(table, value)
     wished = Wish(
         epsilon,
         max_entries,
-        span_for(range, valued),
+        span_for(range, has_values(table, value)),
         quantity,
         unit,
         distance,
@@ -99,11 +105,37 @@ def run(
         settings=settings or {},
         best=best,
     )
+    task, rows = _described(table, (user, key, value), wished, vocabulary, users, name)
+    quantity = offered_quantity(task, wished.quantity_for(task))
+    entries, tidied = encode_table(task, rows)
+    packed, sampled = privatized(task, entries, watch)
+    with watch("aggregating", len(packed), task) as advance:
+        state = aggregate(task, packed, progress=advance)
+    lengths = np.diff(entries.offsets)
+    known = truncation_of_table(task, lengths)
+    found = estimate(task, state, None, quantity, level, simultaneous, truncation=known, correct=correct)
+    found = advised(task, found, dict(Counter(lengths.tolist())))
+    promise = replace(found.guarantee, noise="table")
+    notes = (*found.notes, *([] if vocabulary is not None else [KNOWN_KEYS]))
+    return replace(found, guarantee=promise, summary=tidied + sampled, notes=notes)
+
+
+def _described(
+    table: TableLike,
+    columns: tuple[str | None, str | None, str | None],
+    wished: Wish,
+    vocabulary: Iterable[str] | str | Path | None,
+    users: int | None,
+    name: str | None,
+    labels: Mapping[str, str] | None = None,
+) -> tuple[Task, Table]:
+    """A table, and the task that the wishes describe for it; `labels` are columns whose values become public labels."""
     title = name or (Source.of(table).stem if isinstance(table, str | Path | Source) else "table")
-    if mechanism is not None:
+    if wished.mechanism is not None:
         # What could not be estimated of two keys is refused before anything is read.
         wished.task(title, {"kind": "closed", "size": 2})
-    rows = read_table(table, user, key, value)
+    public = dict(sorted((labels or {}).items()))
+    rows = read_table(table, *columns, list(public.values()))
     if vocabulary is None:
         keys = rows.keys
     else:
@@ -114,20 +146,77 @@ def run(
         )
     wished = replace(wished, users=max(rows.users, 1) if users is None else users)
     task = wished.task(title, {"kind": "closed", "vocabulary": keys})
-    quantity = offered_quantity(task, wished.quantity_for(task))
+    if public:
+        lists = {label: distinct(rows, place, label) for place, label in enumerate(public)}
+        fields = {field: getattr(task, field) for field in Task.model_fields}
+        task = Task.parse({**fields, "labels": lists})
+    return task, rows
+
+
+def run_by(
+    table: TableLike,
+    by: Sequence[str] | str,
+    user: str | None = None,
+    key: str | None = None,
+    value: str | None = None,
+    *,
+    epsilon: float,
+    max_entries: int,
+    labels: Mapping[str, str] | None = None,
+    range: tuple[float, float] | None = None,
+    vocabulary: Iterable[str] | str | Path | None = None,
+    quantity: Quantity | None = None,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    users: int | None = None,
+    correct: bool = False,
+    name: str | None = None,
+    watch: Watch = unwatched,
+    **wishes: Any,
+) -> Breakdown:
+    """The same as `run` for every group that columns of the table make: `hubbub run --by`.
+
+        hubbub.run_by(frame, "country", user="user", key="page", epsilon=1.0, max_entries=4)["de"]
+
+    `by` names one or several labels, each a column unless `labels` says which (`{"country": "Home country"}`). They are
+    public, and so are their values in the table: noise does not hide who is in which group. All else is as in `run`.
+    """
+    names = (by,) if isinstance(by, str) else tuple(by)
+    if not names or len(set(names)) < len(names):
+        raise Refused("Groups are made by one or several columns, each named once.")
+    if correct and not wishes.get("count_lengths"):
+        raise Refused(
+            "Correcting needs lengths to be counted: --count-lengths, or in Python count_lengths=True."
+        )
+    span = span_for(range, has_values(table, value))
+    wished = Wish(
+        epsilon, max_entries, span, quantity, **{**wishes, "settings": wishes.get("settings") or {}}
+    )
+    columns = {label: (labels or {}).get(label, label) for label in names}
+    task, rows = _described(table, (user, key, value), wished, vocabulary, users, name, columns)
+    found = placed(task, rows)
     entries, tidied = encode_table(task, rows)
-    packed, sampled = privatized(task, entries, watch)
-    with watch("aggregating", len(packed), task) as advance:
-        state = aggregate(task, packed, progress=advance)
+    parts, sampled = _privatized_by(task, entries, found, watch)
+    with watch("aggregating", sum(map(len, parts.values())), task) as advance:
+        states = {at: aggregate(task, packed, progress=advance) for at, packed in parts.items()}
     lengths = np.diff(entries.offsets)
-    known = truncation_of_table(task, lengths)
-    found = estimate(task, state, None, quantity, level, simultaneous, truncation=known, correct=correct)
-    found = advised(task, found, dict(Counter(lengths.tolist())))
-    notes = found.notes
-    if vocabulary is None:
-        notes += ("The keys in the table were taken as publicly known (see vocabulary).",)
-    promise = replace(found.guarantee, noise="table")
-    return replace(found, guarantee=promise, summary=tidied + sampled, notes=notes)
+
+    def truncation(strata: list[Stratum]) -> Truncation | None:
+        return truncation_of_table(
+            task, lengths[np.isin(found.which, [found.strata.index(at) for at in strata])]
+        )
+
+    quantity = offered_quantity(task, wished.quantity_for(task))
+    options = (None, quantity, level, simultaneous)
+    result = estimate_by(task, states, names, *options, truncation=truncation, correct=correct)
+    groups = {
+        group: replace(
+            advised(task, one), guarantee=replace(one.guarantee, noise="table"), summary=tidied + sampled
+        )
+        for group, one in result.groups.items()
+    }
+    notes = (*result.notes, *([] if vocabulary is not None else [KNOWN_KEYS]))
+    return replace(result, groups=groups, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -137,6 +226,8 @@ class Reports:
     task: Task
     packed: NDArray[np.uint8]
     summary: Summary
+    #: The same reports by stratum, where the table tells more of its users than their records.
+    parts: Mapping[Stratum, NDArray[np.uint8]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -151,10 +242,15 @@ class Reports:
 
     def save(self, path: str | Path) -> None:
         """Write a file of reports, or Parquet if the name ends so."""
-        from hubbub.engines.arrow import save_parquet
-        from hubbub.protocol.files import save_reports
+        from hubbub.engines.arrow import save_parquet, save_parquet_by
+        from hubbub.protocol.files import save_reports, save_reports_by
 
-        if Path(path).suffix.lower() == ".parquet":
+        lake = Path(path).suffix.lower() == ".parquet"
+        if self.parts and lake:
+            save_parquet_by(path, self.task, self.parts, None)
+        elif self.parts:
+            save_reports_by(path, self.task, self.parts)
+        elif lake:
             save_parquet(path, self.task, self.packed, None)
         else:
             save_reports(path, self.task, self.packed)
@@ -171,6 +267,9 @@ def privatize(
     key: str | None = None,
     value: str | None = None,
     *,
+    labels: Mapping[str, str] | None = None,
+    day: str | None = None,
+    period: str | None = None,
     watch: Watch = unwatched,
 ) -> Reports:
     """A private report of every record of a table, with coins from the operating system, as `hubbub privatize`.
@@ -179,10 +278,40 @@ def privatize(
         state = hubbub.aggregate(task, reports)
 
     Tables are those of `run`. Whoever calls this sees the table; on real devices use `Client`.
+
+    For a task with labels, `labels` says which column tells which (left out: the one that is called so), and every user
+    has one combination. For a task with periods, `period` is that of all rows, or `day` the column that tells each
+    row's, and a user has a record in each. The reports are then kept apart in `parts`.
     """
-    entries, tidied = encode_table(task, read_table(table, user, key, value))
-    packed, sampled = privatized(task, entries, watch)
-    return Reports(task, packed, tidied + sampled)
+    told = Told(labels or {}, day, period)
+    if not task.labels and told == Told():
+        entries, tidied = encode_table(task, read_table(table, user, key, value))
+        packed, sampled = privatized(task, entries, watch)
+        return Reports(task, packed, tidied + sampled)
+    found = read_placed(table, (user, key, value), task, told, datetime.date.today())
+    entries, tidied = encode_table(task, found.table)
+    parts, sampled = _privatized_by(task, entries, found, watch)
+    return Reports(task, np.concatenate(list(parts.values())), tidied + sampled, parts)
+
+
+def _privatized_by(
+    task: Task, entries: Entries, found: Placed, watch: Watch
+) -> tuple[dict[Stratum, NDArray[np.uint8]], Summary]:
+    """Reports of all records, by stratum.
+
+    One report each is made of all records at once, which is fast, and then sorted out. Of several messages nobody can
+    tell whose they are, so they are made stratum by stratum.
+    """
+    order = np.argsort(found.which, kind="stable")
+    places = np.split(order, np.cumsum(np.bincount(found.which, minlength=len(found.strata)))[:-1])
+    if not task.messages:
+        packed, sampled = privatized(task, entries, watch)
+        return {at: packed[mine] for at, mine in zip(found.strata, places, strict=True)}, sampled
+    parts, summary = {}, Summary()
+    for at, mine in zip(found.strata, places, strict=True):
+        parts[at], sampled = privatized(task, entries.take(mine), watch)
+        summary += sampled
+    return parts, summary
 
 
 def privatized(task: Task, entries: Entries, watch: Watch) -> tuple[NDArray[np.uint8], Summary]:

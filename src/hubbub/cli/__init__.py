@@ -31,6 +31,7 @@ _SECTIONS = {
         "compare",
         "discover",
         "inspect",
+        "notice",
     ),
     "Plan and check": ("plan", "simulate", "audit", "amplify", "rounds", "ledger"),
     "Publish in the central model": ("release", "query"),

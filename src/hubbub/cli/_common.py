@@ -10,7 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,3 +199,18 @@ def progress(what: str, total: int | None, quiet: bool) -> Iterator[Callable[[in
     with Progress(console=Console(stderr=True), transient=True) as bar:
         job = bar.add_task(what, total=total)
         yield lambda done: bar.advance(job, done)
+
+
+@contextmanager
+def steps_shown(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress of work in several steps, one bar after another: show(step, more, total)."""
+    with ExitStack() as stack:
+        bars: dict[str, Any] = {}
+
+        def show(step: str, more: int, total: int) -> None:
+            if step not in bars:
+                stack.close()
+                bars[step] = stack.enter_context(progress(step, total, quiet))
+            bars[step](more)
+
+        yield show

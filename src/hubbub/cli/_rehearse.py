@@ -39,6 +39,22 @@ def rehearse_made_up(
     say(as_json, found.as_dict(), lambda: _show(found))
 
 
+def forge_made_up(task: Path | None, options: dict[str, Any], forging: dict[str, Any], as_json: bool) -> None:
+    """Forged reports in the collection from a made-up crowd; print what they did."""
+    from hubbub.cli._forged import rehearse_forged
+    from hubbub.simulation.populations import stated_population
+
+    if options["runs"] > 1 or options["model"] != "local" or options["delta"]:
+        raise Refused("--forgers goes with one run in the local model.")
+    used = _task(task, options)
+    if used.mechanism.values != "set" or used.keys.kind != "closed" or used.keys.count_lengths:
+        raise Refused(
+            "A made-up crowd has sets of keys from a closed vocabulary; give others as a table (--like)."
+        )
+    crowd = stated_population(options["users"], used.keys.count, used.mechanism.max_entries, forging["seed"])
+    rehearse_forged(used, crowd.entries, None, forging, as_json)
+
+
 def _task(path: Path | None, options: dict[str, Any]) -> Task:
     """From the file, or planned."""
     from hubbub.plan.overview import plan

@@ -90,6 +90,7 @@ def describe_task(task: Task, promise: bool = True, verbose: bool = False, noise
         *([f"parameters {', '.join(chosen.values())}"] if verbose else []),
         f"estimates  {', '.join(mechanism.quantities)}",
         f"report     {_counted(layout.width, 'byte', 'bytes')} ({_counted(layout.bits, 'bit', 'bits')})",
+        *([f"labels     {_labels(task)}; they are public"] if task.labels else []),
         *(f"note       {remark}" for remark in mechanism.remarks),
     ]
     if promise:
@@ -99,6 +100,15 @@ def describe_task(task: Task, promise: bool = True, verbose: bool = False, noise
         if task.period != "once" or task.reports_per_period > 1:
             lines.append(f"spending   {spending(task)}")
     return "\n".join(lines)
+
+
+def _labels(task: Task) -> str:
+    """The labels of a task with their values, or the first of them."""
+    parts = []
+    for name, values in task.labels.items():
+        more = f", and {len(values) - 8:,} more" if len(values) > 8 else ""
+        parts.append(f"{name} ({', '.join(values[:8])}{more})")
+    return ", ".join(parts)
 
 
 def _counted(number: int, one: str, many: str) -> str:

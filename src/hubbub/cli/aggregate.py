@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, steps_shown
 
 if TYPE_CHECKING:
     from hubbub.engines.lake import Lake
+    from hubbub.model.state import State
+    from hubbub.protocol.strata import Stratum
 
 
 @click.command(cls=Command, example="hubbub aggregate visits.reports -o visits.state")
@@ -40,14 +42,15 @@ def command(
 
     REPORTS are reports files, or Parquet files and folders of them. Reports files count as a whole or not at all. In
     Parquet, what is not a report is set aside, and a batch that is there twice counts once. A run over Parquet that was
-    interrupted goes on where it was when the same command is given again.
+    interrupted goes on where it was when the same command is given again. Reports with labels or periods are added up
+    apart, by stratum.
     """
     from hubbub.primitives.envelope import check_ending
     from hubbub.primitives.errors import Refused
     from hubbub.protocol.files import STATE
 
     check_ending(output, STATE)
-    lakes = {_is_lake(path) for path in reports}
+    lakes = {is_lake(path) for path in reports}
     if len(lakes) > 1:
         raise Refused("Reports files and Parquet do not mix; aggregate them apart, then use hubbub merge.")
     if lakes == {True}:
@@ -60,29 +63,35 @@ def command(
         _from_reports(reports, output, as_json)
 
 
-def _is_lake(path: Path) -> bool:
+def is_lake(path: Path) -> bool:
+    """Whether this is a Parquet file or a folder, perhaps of them."""
     return path.is_dir() or path.suffix.lower() == ".parquet"
 
 
 def _from_reports(reports: tuple[Path, ...], output: Path, as_json: bool) -> None:
     from hubbub.primitives.errors import Refused
-    from hubbub.protocol.files import load_reports, save_state
+    from hubbub.protocol.files import check_same, load_reports_by, save_kept_apart
     from hubbub.server.fold import aggregate
 
     if len({path.resolve() for path in reports}) < len(reports):
         raise Refused("A reports file is named twice; its reports would count twice.")
-    task, first = load_reports(reports[0])
-    state = task.mechanism.empty(task.keys)
+    task, first = load_reports_by(reports[0])
+    states: dict[Stratum, State] = {}
     with progress("aggregating", len(reports), as_json) as advance:
         for path in reports:
-            other, packed = (task, first) if path == reports[0] else load_reports(path)
-            if other.digest != task.digest:
-                raise Refused(f"{path} belongs to task {other.name!r}, {reports[0]} to {task.name!r}.")
-            state = aggregate(task, packed, state)
+            other, parts = (task, first) if path == reports[0] else load_reports_by(path)
+            check_same(task, reports[0], other, path)
+            for stratum, packed in parts.items():
+                states[stratum] = aggregate(task, packed, states.get(stratum))
             advance(1)
-    save_state(output, task, state)
-    data = {"file": str(output), "reports": state.count, "digest": task.digest.hex()}
-    say(as_json, data, f"{state.count:,} reports of task {task.name!r} added up in {output}")
+    save_kept_apart(output, task, states)
+    count = sum(state.count for state in states.values())
+    data = {"file": str(output), "reports": count, "digest": task.digest.hex(), "strata": len(states)}
+    say(as_json, data, f"{count:,} reports of task {task.name!r} added up in {output}{_apart(states)}")
+
+
+def _apart(states: Mapping[Stratum, State]) -> str:
+    return f", {len(states):,} strata apart" if len(states) > 1 else ""
 
 
 def _from_lake(
@@ -95,31 +104,25 @@ def _from_lake(
 ) -> None:
     from hubbub.engines.arrow import check_rejected_path, save_rejected
     from hubbub.engines.lake import aggregate
-    from hubbub.protocol.files import save_state
+    from hubbub.protocol.files import save_kept_apart
     from hubbub.protocol.task import Task
 
     if rejected:
         check_rejected_path(rejected)
     task = Task.load(task_file) if task_file else None
     manifest = output.with_name(f"{output.name}.unfinished")
-    with ExitStack() as stack:
-        bars: dict[str, Any] = {}
-
-        def show(step: str, more: int, total: int) -> None:
-            if step not in bars:
-                stack.close()
-                bars[step] = stack.enter_context(progress(step, total, as_json))
-            bars[step](more)
-
+    with steps_shown(as_json) as show:
         found = aggregate(paths, task, jobs, manifest, show)
     if rejected:
         save_rejected(rejected, found.rejected)
-    save_state(output, found.task, found.state)
-    manifest.unlink(missing_ok=True)
+    save_kept_apart(output, found.task, found.states)
+    for path in found.kept:
+        path.unlink(missing_ok=True)
     data = {
         "file": str(output),
-        "reports": found.state.count,
+        "reports": found.count,
         "digest": found.task.digest.hex(),
+        "strata": len(found.states),
         "files": found.files,
         "resumed_files": found.resumed,
         "repeated_batches": found.repeated,
@@ -131,7 +134,8 @@ def _from_lake(
 
 def _words(found: Lake, output: Path, rejected: Path | None) -> str:
     lines = [
-        f"{found.state.count:,} reports of task {found.task.name!r} in {found.files:,} files added up in {output}"
+        f"{found.count:,} reports of task {found.task.name!r} in {found.files:,} files added up in {output}"
+        f"{_apart(found.states)}"
     ]
     if found.resumed:
         lines.append(f"went on after an interrupted run that had counted {found.resumed:,} files")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, progress, say, tell
+from hubbub.primitives.envelope import KINDS, MAGIC, read_file
+from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Mechanism
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Local epsilons of the comparison.
 _EPSILONS = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
+
+#: Crowds that are listed, the smallest of all.
+_LISTED = 10
 
 
 @click.command(cls=Command, example="hubbub amplify task.toml --reports 10000")
@@ -78,7 +83,9 @@ def command(
 ) -> None:
     """Show the stronger guarantee of reports that a shuffler mixes.
 
-    For a task file: of all reports of one person in a period, and what a month and a year of periods add up to.
+    For a task file: of all reports of one person in a period, and what a month and a year of periods add up to. If the
+    task has labels, a crowd has reports of one combination of them. A file of reports or states in place of the task
+    says how many each has: then the smallest crowd decides what is promised to everybody.
 
     With --messages: if everybody sends several reports, a random number of them (Poisson) drawn without a look at the
     record, each made afresh and sealed on its own.
@@ -102,6 +109,11 @@ def command(
         if task is not None or epsilon is not None or max_entries is None:
             raise click.UsageError("--compare needs --max-entries, and neither a task nor --epsilon.")
         _compare(mechanism, {"max_entries": max_entries, **parameters}, reports, delta, output, as_json)
+        return
+    if task is not None and task.exists() and read_file(task).startswith(MAGIC):
+        if reports or people is not None or mechanism is not None or rounds > 1:
+            raise click.UsageError("A file of reports or states has its own task and its own crowds.")
+        _crowds(task, delta, as_json)
         return
     if output is not None or len(reports) != (0 if people is not None else 1):
         raise click.UsageError(
@@ -155,6 +167,11 @@ def _amplify(
         "shuffled": shuffled.as_dict(),
     }
     lines = [f"one report  {local.short()}", f"shuffled    {shuffled.words()}"]
+    if task is not None and task.labels:
+        data["note"] = (
+            "Labels are visible: a crowd is the reports of one combination of labels, and the smallest decides."
+        )
+        lines.append(data["note"])
     if task is not None:
         spans = over_time(task, reports, delta, method)
         data["over_time"] = [span.as_dict() for span in spans]
@@ -164,6 +181,43 @@ def _amplify(
         total = amplify(task or mechanism, reports, delta, rounds, method)
         data["rounds"] = {"count": rounds, "method": method, "guarantee": total.as_dict()}
         lines.append(f"{f'{rounds} rounds':<11} {total.words()}")
+    say(as_json, data, "\n".join(lines))
+
+
+def _crowds(path: Path, delta: float, as_json: bool) -> None:
+    """What is promised in each stratum of a file, the smallest first."""
+    from hubbub.calls.amplify import amplify_by
+    from hubbub.protocol.files import load_reports_by, open_file, open_states
+    from hubbub.protocol.strata import text_of
+
+    task, envelope = open_file(path)
+    if KINDS[envelope.kind].startswith("reports"):
+        counts = {text_of(task, stratum): len(part) for stratum, part in load_reports_by(path)[1].items()}
+    else:
+        counts = {text_of(task, stratum): state.count for stratum, state in open_states(path)[1].items()}
+    if not counts:
+        raise Refused(f"{path} has no reports: there is no crowd.")
+    order = dict(sorted(counts.items(), key=lambda item: (item[1], item[0])))
+    found = amplify_by(task, order, delta)
+    worst = max(found, key=lambda name: found[name].epsilon)
+    data = {
+        "mechanism": task.mechanism.name,
+        "local": task.guarantee.as_dict(),
+        "shuffled": found[worst].as_dict(),
+        "crowds": [
+            {"stratum": name, "reports": counts[name], "shuffled": promise.as_dict()}
+            for name, promise in found.items()
+        ],
+    }
+    lines = [
+        f"one report  {task.guarantee.short()}",
+        "if reports were mixed, each with those of its own crowd:",
+    ]
+    for name, promise in list(found.items())[:_LISTED]:
+        lines.append(f"  {counts[name]:>11,}  {name or 'nothing told'}: {promise.short()}")
+    if len(found) > _LISTED:
+        lines.append(f"  {len(found) - _LISTED:,} larger ones")
+    lines.append(f"everybody   {found[worst].words()}")
     say(as_json, data, "\n".join(lines))
 
 

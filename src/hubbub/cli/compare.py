@@ -8,16 +8,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, say, tell
+from hubbub.cli._portions import choice_options, pairs
 from hubbub.primitives.text import visible
 
 if TYPE_CHECKING:
+    from hubbub.model.state import State
+    from hubbub.protocol.task import Task
     from hubbub.server.comparison import Comparison
+    from hubbub.server.portions import Choice
 
 
 @click.command(cls=Command, example="hubbub compare monday.state tuesday.state home search")
 @click.argument("first", type=EXISTING)
-@click.argument("second", type=EXISTING)
+@click.argument("second", required=False)
 @click.argument("keys", nargs=-1)
+@click.option(
+    "--compare",
+    "groups",
+    metavar="LABEL=VALUE,VALUE",
+    help="Compare groups of one state: country=de,fr or period=2026-W45,2026-W46; of several, each with the first.",
+)
+@choice_options
 @click.option("--keys-from", type=EXISTING, help="File with the keys to compare, one per line.")
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option(
@@ -33,8 +44,10 @@ if TYPE_CHECKING:
 def command(
     *,
     first: Path,
-    second: Path,
+    second: str | None,
     keys: tuple[str, ...],
+    groups: str | None,
+    choice: Choice,
     keys_from: Path | None,
     top: int,
     quantity: Any,
@@ -43,32 +56,62 @@ def command(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare two states, key by key, with error bars.
+    """Compare two states or groups, key by key, with error bars.
 
     Differences are SECOND less FIRST. A key counts as different only if it is when all keys are looked at together.
     Without KEYS, all keys of a closed vocabulary are compared.
+
+    With --compare there is one state, and what comes after it are KEYS. --where, --period, --from and --to say which
+    reports of the states are looked at.
     """
+    if groups is not None and second is not None:
+        keys = (second, *keys)
     if keys and keys_from is not None:
         raise click.UsageError("Name keys, or a file of keys with --keys-from, not both.")
-    from hubbub.protocol.files import load_state
-    from hubbub.server.comparison import compare
+    if groups is None and second is None:
+        raise click.UsageError("Name two states, or groups of one with --compare.")
+    from hubbub.protocol.files import open_states
+    from hubbub.server.breakdown import compare_groups
+    from hubbub.server.comparison import compare, save_comparisons
     from hubbub.tables.counts import read_vocabulary
 
-    asked = list(keys) or None if keys_from is None else read_vocabulary(keys_from)
-    found = compare(
-        load_state(first),
-        load_state(second),
-        asked,
+    options = (
+        list(keys) or None if keys_from is None else read_vocabulary(keys_from),
         quantity,
         interval,
         simultaneous,
-        sides=(first.name, second.name),
     )
+    if groups is not None:
+        ((name, values),) = pairs([groups], "--compare LABEL=VALUE,VALUE").items()
+        task, states = open_states(first)
+        several = compare_groups(task, states, name, values.split(","), *options, choice=choice)
+    else:
+        assert second is not None
+        paths = (first, EXISTING.convert(second, None, None))
+        one, two = (_side(path, choice) for path in paths)
+        several = [compare(one, two, *options, sides=(paths[0].name, paths[1].name))]
     if output is not None:
-        found.save(output)
-    rows = found.top(top).rows()
-    data = {**found.about(), "differences": rows, "shown": len(rows), "total": len(found)}
-    say(as_json, {**data, "file": str(output) if output else None}, lambda: _show(found, top))
+        save_comparisons(output, several)
+    data = []
+    for found in several:
+        rows = found.top(top).rows()
+        data.append({**found.about(), "differences": rows, "shown": len(rows), "total": len(found)})
+    plain = data[0] if len(data) == 1 else {"comparisons": data}
+
+    def show() -> None:
+        for found in several:
+            _show(found, top)
+
+    say(as_json, {**plain, "file": str(output) if output else None}, show)
+
+
+def _side(path: Path, choice: Choice) -> tuple[Task, State]:
+    """What is looked at of a state file."""
+    from hubbub.protocol.files import open_states
+    from hubbub.server.breakdown import chosen_strata, sum_of
+
+    task, states = open_states(path)
+    return task, sum_of(task, states, chosen_strata(task, states, choice))
 
 
 def _show(found: Comparison, top: int) -> None:

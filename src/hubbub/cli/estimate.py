@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, say
+from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, progress, say, tell
+from hubbub.cli._portions import by_option, choice_options, names_in, show_groups
+
+if TYPE_CHECKING:
+    from hubbub.server.portions import Choice
 
 
 @click.command(cls=Command, example="hubbub estimate visits.state home search --interval 0.9")
@@ -34,6 +39,14 @@ from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, say
     is_flag=True,
     help="Correct for entries that were dropped, as if short and long records held a key alike (count_lengths).",
 )
+@by_option
+@choice_options
+@click.option(
+    "--forgers",
+    type=float,
+    default=0.0,
+    help="Intervals that hold although so many reports are forged: a number, or a share such as 0.01.",
+)
 @click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
 @json_option
 def command(
@@ -47,30 +60,58 @@ def command(
     simultaneous: bool,
     refine: Any,
     correct: bool,
+    by: tuple[str, ...],
+    choice: Choice,
+    forgers: float,
     output: Path | None,
     as_json: bool,
 ) -> None:
     """Estimate KEYS, with error bars, from a state file.
 
     Without KEYS, all keys of a closed vocabulary are estimated.
+
+    Of a state with labels or periods, --by estimates every group by itself, and --where, --period, --from and --to say
+    which reports are asked about. A key over time is its estimate --by period.
     """
     if keys and keys_from is not None:
         raise click.UsageError("Name keys, or a file of keys with --keys-from, not both.")
     from hubbub.cli._show import show_estimate, show_warnings, shown
     from hubbub.plan.advice import advised
-    from hubbub.protocol.files import load_state
+    from hubbub.protocol.files import open_states
+    from hubbub.server.breakdown import chosen_strata, estimate_by, sum_of
     from hubbub.server.estimates import estimate
     from hubbub.tables.counts import read_vocabulary
 
-    task, loaded = load_state(state)
+    task, states = open_states(state)
     asked = list(keys) or None if keys_from is None else read_vocabulary(keys_from)
-    result = advised(
-        task, estimate(task, loaded, asked, quantity, interval, simultaneous, refine, correct=correct)
-    )
+    options = (asked, quantity, interval, simultaneous, refine)
+    if by:
+        with progress("estimating", None, as_json) as done:
+            found = estimate_by(
+                task,
+                states,
+                names_in(by),
+                *options,
+                choice=choice,
+                correct=correct,
+                forgers=forgers,
+                done=done,
+            )
+        groups = replace(found, groups={group: advised(task, one) for group, one in found.groups.items()})
+        if output is not None:
+            groups.save(output)
+        data = {**groups.plain(top), "file": str(output) if output else None}
+        say(as_json, data, lambda: show_groups(groups, top))
+        return
+    total = sum_of(task, states, chosen_strata(task, states, choice))
+    made = estimate(task, total, *options, correct=correct, forgers=forgers)
+    result = replace(advised(task, made), group=choice.words())
     if output is not None:
         result.save(output)
 
     def show() -> None:
+        if result.group:
+            tell(f"Only {result.group}:")
         show_warnings(result)
         show_estimate(result, top)
 

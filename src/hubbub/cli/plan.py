@@ -85,6 +85,12 @@ _KEYS, _MAX_ENTRIES = 1000, 32
     show_default=True,
     help="Most seconds of one core of the server per million reports.",
 )
+@click.option(
+    "--forgers",
+    type=float,
+    default=0.0,
+    help="Choose for error and forged reports together: a share such as 0.01, or a number.",
+)
 @click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
 @mechanism_options
 @click.option("--entries", type=EXISTING, help="CSV of entries,users: also say which max-entries is best.")
@@ -135,10 +141,11 @@ def command(
 
     spelled = spelling_of(options)
     known = bool(keys or vocabulary or bits)
-    if spelled is not None and (known or want_error or entries or plot or options["unit"] != "record"):
+    others = want_error or entries or plot or options["forgers"] or options["unit"] != "record"
+    if spelled is not None and (known or others):
         raise click.UsageError(
             "--discover is for keys that nobody has listed, and for whole records: it goes without --keys, "
-            "--vocabulary, --open, --want-error, --entries, --plot and --unit."
+            "--vocabulary, --open, --want-error, --entries, --plot, --forgers and --unit."
         )
     if spelled is None and output is not None and not known:
         raise Refused("A task needs its keys: give --keys, --vocabulary or --open with -o.")
@@ -158,6 +165,7 @@ def command(
         share=options["share"],
         messages=options["messages"],
         server_seconds=options["server_seconds"],
+        forgers=options["forgers"],
     )
     if spelled is not None:
         wish = wish if given is not None else replace(wish, max_entries=1)
@@ -181,7 +189,8 @@ def command(
     found = planned(wish, space, model, most_bytes)
     if as_json:
         data["options"] = found.rows()
-        data["chosen"] = found.chosen.as_dict(found.largest)
+        data["chosen"] = found.as_dict(found.chosen)
+        data["without_forgers"] = None if found.unforged is None else found.as_dict(found.unforged)
         if found.goal.messages:
             data["error_of_one_report_each"] = found.once
     if want_error is not None:

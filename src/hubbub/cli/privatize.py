@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 @click.option("--key", required=True, help="Column with the key.")
 @click.option("--value", help="Column with the value; left out: sets.")
 @click.option(
+    "--label",
+    multiple=True,
+    metavar="LABEL=COLUMN",
+    help="Column that tells a label of the task [default: the column that is called so].",
+)
+@click.option("--day", metavar="COLUMN", help="Column with the day of a row; a user has a record per period.")
+@click.option("--period", help="The period that all rows are of, such as 2026-W46.")
+@click.option(
     "-o", "--output", type=OUTPUT, required=True, help="Reports file to write; or Parquet, if it ends so."
 )
 @table_options
@@ -45,6 +53,9 @@ def command(
     user: str,
     key: str,
     value: str | None,
+    label: tuple[str, ...],
+    day: str | None,
+    period: str | None,
     output: Path,
     form: TextForm,
     as_json: bool,
@@ -54,12 +65,17 @@ def command(
     TABLE is a .csv or .tsv file (also .gz), a .parquet or .npz file, or - for CSV on standard input. The secret
     randomness comes from the operating system. Whoever runs this sees the table; on real devices use hubbub.Client
     instead.
+
+    If the task has labels, every user needs one value of each, and reports are kept apart by them. Users whose labels
+    are missing, unknown or contradictory are counted, and nothing is written.
     """
     from hubbub.calls.run import privatize
     from hubbub.cli._cost import announce_cost
+    from hubbub.cli._portions import pairs
     from hubbub.primitives.envelope import check_ending
     from hubbub.primitives.errors import optional
     from hubbub.protocol.files import REPORTS
+    from hubbub.protocol.strata import text_of
     from hubbub.protocol.task import Task
     from hubbub.tables.sources import Source
 
@@ -73,19 +89,33 @@ def command(
         check_ending(output, REPORTS)
     check_not_over(output, table)
     loaded = Task.load(task)
-    reports = privatize(Source(table, form), loaded, user, key, value, watch=watch)
+    reports = privatize(
+        Source(table, form),
+        loaded,
+        user,
+        key,
+        value,
+        labels=pairs(label, "--label LABEL=COLUMN"),
+        day=day,
+        period=period,
+        watch=watch,
+    )
     reports.save(output)
     summary, guarantee = reports.summary, reports.guarantee
     data = {
         "file": str(output),
         "reports": len(reports),
         "report_bytes": loaded.mechanism.layout.width,
+        "strata": {text_of(loaded, stratum): len(part) for stratum, part in reports.parts.items()},
         "summary": summary.as_dict(),
         "guarantee": guarantee.as_dict(),
     }
+    kept = f", {len(reports.parts):,} strata apart" if reports.parts else ""
+    if day is not None:
+        kept += "; a user has a record in each period, and what is promised holds for each of them"
     say(
         as_json,
         data,
         f"{summary.words()}\n{len(reports):,} reports of {loaded.mechanism.layout.width} bytes "
-        f"written to {output}\n{guarantee.words()}",
+        f"written to {output}{kept}\n{guarantee.words()}",
     )

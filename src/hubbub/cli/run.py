@@ -47,6 +47,18 @@ if TYPE_CHECKING:
 @click.option(
     "--correct", is_flag=True, help="Correct for entries that were dropped (needs --count-lengths)."
 )
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="LABEL[,LABEL]",
+    help="Estimate groups of users by themselves: columns with public labels, of which a user has one value.",
+)
+@click.option(
+    "--label",
+    multiple=True,
+    metavar="LABEL=COLUMN",
+    help="With --by: the column of a label, if called otherwise.",
+)
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows to show.")
 @click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
 @table_options
@@ -62,6 +74,8 @@ def command(
     interval: float,
     simultaneous: bool,
     correct: bool,
+    by: tuple[str, ...],
+    label: tuple[str, ...],
     top: int,
     output: Path | None,
     form: TextForm,
@@ -96,26 +110,31 @@ def command(
     text = options["value_range"]
     span = None if text is None else span_of(text)
     if spelled is not None:
-        if vocabulary is not None or simultaneous or correct:
-            raise click.UsageError("--discover goes without --vocabulary, --simultaneous and --correct.")
+        if vocabulary is not None or simultaneous or correct or by:
+            raise click.UsageError(
+                "--discover goes without --vocabulary, --simultaneous, --correct and --by."
+            )
         columns = (user, key, value)
         _discover(
             Source(table, form), columns, spelled, (span, wished), (interval, top, output, as_json), watch
         )
         return
-    result = run(
-        Source(table, form),
-        user,
-        key,
-        value,
-        range=span,
-        vocabulary=vocabulary,
-        level=interval,
-        simultaneous=simultaneous,
-        correct=correct,
-        watch=watch,
+    columns = (user, key, value)
+    asked: dict[str, Any] = {
+        "range": span,
+        "vocabulary": vocabulary,
+        "level": interval,
+        "simultaneous": simultaneous,
+        "correct": correct,
+        "watch": watch,
         **wished,
-    )
+    }
+    if label and not by:
+        raise click.UsageError("--label goes with --by.")
+    if by:
+        _groups(Source(table, form), columns, by, label, asked, (top, output, verbose, as_json))
+        return
+    result = run(Source(table, form), *columns, **asked)
     task, summary = result.task, result.summary
     assert task is not None
     assert summary is not None
@@ -140,6 +159,41 @@ def command(
         "guarantee": result.guarantee.as_dict(),
     }
     say(as_json, data, show)
+
+
+def _groups(
+    source: Source,
+    columns: tuple[str, str, str | None],
+    by: tuple[str, ...],
+    label: tuple[str, ...],
+    asked: dict[str, Any],
+    shown: tuple[int, Path | None, bool, bool],
+) -> None:
+    """The same for every group by itself."""
+    from hubbub.calls.run import run_by
+    from hubbub.cli._portions import names_in, pairs, show_groups
+    from hubbub.cli._show import describe_task, task_facts
+
+    top, output, verbose, as_json = shown
+    labels = pairs(label, "--label LABEL=COLUMN")
+    found = run_by(source, names_in(by), *columns, labels=labels, **asked)
+    first = next(iter(found))
+    task, summary = first.task, first.summary
+    assert task is not None
+    assert summary is not None
+    if output is not None:
+        found.save(output)
+
+    def show() -> None:
+        tell(describe_task(task, promise=False, verbose=verbose))
+        tell(f"input      {summary.words()}")
+        click.echo()
+        show_groups(found, top)
+        if output is not None:
+            click.echo(f"All rows written to {output}")
+
+    facts = {**task_facts(task, "table"), "summary": summary.as_dict()}
+    say(as_json, {**facts, **found.plain(top), "file": str(output) if output else None}, show)
 
 
 def _discover(

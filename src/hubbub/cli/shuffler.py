@@ -97,6 +97,7 @@ def command(
     have no access: the two together could tell whose report is whose.
     """
     from hubbub.primitives.errors import Refused, optional
+    from hubbub.protocol.strata import label_names
     from hubbub.protocol.task import Task
 
     optional("uvicorn", "serve")
@@ -121,13 +122,17 @@ def command(
     data = {"url": address(sock), "collector": collector}
     crowds = {task.digest.hex(): shuffler.least(task) for task in loaded}
     promises = {task.digest.hex(): _promise(task, shuffler.least_people(task)) for task in loaded}
+    alike = {task.digest.hex(): label_names(task) for task in loaded if task.labels}
     closes = {name: rule.words for name, rule in shuffler.rules.items()}
     lines = [
-        f"{task.name}: crowds of {shuffler.least(task):,} reports or more, which leave {closes[name]}: {promises[name]}"
+        f"{task.name}: crowds of {shuffler.least(task):,} reports or more{shuffler.alike(task)}, which leave "
+        f"{closes[name]}: {promises[name]}"
         for name, task in shuffler.tasks.items()
     ]
     text = "\n".join([f"Shuffler on {address(sock)}, for the collector {collector}", *lines, shuffler.people])
     facts = {"crowds": crowds, "promises": promises, "closes": closes, "people": shuffler.people}
+    if alike:
+        facts["same_labels"] = alike
     say(as_json, {**data, **facts}, text)
     run_app(create_shuffler_app(shuffler, limits), sock)
 
@@ -150,6 +155,11 @@ def _promise(task: Task, crowd: int) -> str:
 
     try:
         promise = round_guarantee(task, crowd, DELTA)
-        return f"{promise.short()}. {promise.note}"
+        words = f"{promise.short()}. {promise.note}"
+        if task.labels:
+            words += (
+                " Labels are public: a report hides among those with its own labels, and among no others."
+            )
+        return words
     except Refused as problem:
         return f"no more than the reports themselves promise. {problem}"

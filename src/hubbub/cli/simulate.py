@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, progress, say, table_options, tell
+from hubbub.cli._common import (
+    ESTIMATES,
+    EXISTING,
+    OUTPUT,
+    Command,
+    json_option,
+    progress,
+    say,
+    table_options,
+    tell,
+)
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import visible
 
@@ -70,6 +80,26 @@ if TYPE_CHECKING:
 @click.option(
     "--max-entries", type=click.IntRange(1), help="Without a task: entries of a record [default: 8]."
 )
+@click.option(
+    "--forgers",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of the reports that are forged: what that does, and whether it is noticed.",
+)
+@click.option(
+    "--attack",
+    type=click.Choice(["random", "input", "maximal"]),
+    default="maximal",
+    show_default=True,
+    help="Forgers send any report, or honest ones of invented records, or the worst.",
+)
+@click.option(
+    "--target",
+    "--targets",
+    "targets",
+    multiple=True,
+    help="A key that forgers lift; may be given several times [default: the one that is held least].",
+)
+@click.option("--plot", type=OUTPUT, help="With --forgers: write a picture of estimates with and without.")
 @table_options
 @json_option
 def command(
@@ -87,6 +117,10 @@ def command(
     false_finds: float,
     top: int,
     output: Path | None,
+    forgers: float | None,
+    attack: Any,
+    targets: tuple[str, ...],
+    plot: Path | None,
     form: TextForm,
     as_json: bool,
     **made_up: Any,
@@ -95,12 +129,23 @@ def command(
 
     The records of a table (CSV, Parquet or NPZ; - is CSV on standard input) are privatized with a task's mechanism and
     estimated. Without --like, people are made up, and errors for keys that nobody, 1% and 5% hold are compared with the
-    prediction; then the task may be left out, too: the planner makes one. The randomness is seeded: nothing that comes
-    out of this is private.
+    prediction; then the task may be left out, too: the planner makes one. With --forgers, some reports are forged.
+    The randomness is seeded: nothing that comes out of this is private.
     """
+    forging = None
+    if forgers is not None:
+        if discover or correct or output:
+            raise click.UsageError("--forgers goes without --discover, --correct and -o.")
+        forging = {"forgers": forgers, "attack": attack, "targets": targets, "plot": plot}
+        forging |= {"quantity": quantity, "seed": seed}
+    elif targets or plot:
+        raise click.UsageError("--target and --plot go with --forgers.")
     if like is None:
-        from hubbub.cli._rehearse import rehearse_made_up
+        from hubbub.cli._rehearse import forge_made_up, rehearse_made_up
 
+        if forging is not None and not (user or key or value):
+            forge_made_up(task, made_up, forging, as_json)
+            return
         if user or key or value or quantity or correct or output:
             raise Refused(
                 "--user, --key, --value, --estimate, --correct and -o go with a table: give --like."
@@ -118,6 +163,11 @@ def command(
         announce_cost(task, total // 2)
         return progress(step, total, as_json)
 
+    if forging is not None:
+        from hubbub.cli._forged import forge_table
+
+        forge_table(Task.load(task), Source(like, form), (user, key, value), forging, as_json)
+        return
     if discover:
         if correct:
             raise click.UsageError("--discover goes without --correct.")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hubbub.cli._common import EXISTING, OUTPUT, Group, json_option, say, verbose_option
+from hubbub.cli._portions import pairs
 from hubbub.cli._tasks import build_task, key_space, task_options
 
 
@@ -54,6 +55,13 @@ def command() -> None:
     help="Let a device take part in one of so many periods, drawn once; it is silent in the others.",
 )
 @click.option(
+    "--memoize-cap",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Answer a record that was reported before with the same report again (memoize = record), and make reports for "
+    "at most N distinct records of a device, ever.",
+)
+@click.option(
     "--messages",
     type=float,
     default=0.0,
@@ -66,6 +74,12 @@ def command() -> None:
     show_default=True,
     help="Withhold estimates below this many reports, and let them advance by as many at a time. With 0 they move with "
     "every report: the difference of two readings may be about a single one.",
+)
+@click.option(
+    "--labels",
+    multiple=True,
+    metavar="LABEL=VALUE,VALUE",
+    help="What is public about whoever reports, with all its values; groups can be estimated by it.",
 )
 @task_options
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
@@ -82,8 +96,10 @@ def new(
     period: str,
     reports_per_period: int,
     rotation: int,
+    memoize_cap: int | None,
     messages: float,
     minimum_reports: int,
+    labels: tuple[str, ...],
     output: Path,
     verbose: bool,
     as_json: bool,
@@ -103,8 +119,12 @@ def new(
         "period": period,
         "reports_per_period": reports_per_period,
         "rotation": rotation,
+        **({} if memoize_cap is None else {"memoize": "record", "memoize_cap": memoize_cap}),
         "messages": messages,
         "minimum_reports": minimum_reports,
+        "labels": {
+            label: values.split(",") for label, values in pairs(labels, "--labels LABEL=VALUE,VALUE").items()
+        },
     }
     task = Task.parse({**{name: getattr(task, name) for name in Task.model_fields}, **rules})
     task.save(output)

@@ -16,7 +16,9 @@ import re
 import stat
 import struct
 import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from hubbub.primitives.errors import Refused
@@ -25,9 +27,21 @@ _log = logging.getLogger("hubbub.files")
 
 MAGIC = b"hubb"
 VERSION = 1
-KINDS = {b"R": "reports", b"S": "state", b"A": "release data"}
+KINDS = {
+    b"R": "reports",
+    b"S": "state",
+    b"A": "release data",
+    b"P": "reports by stratum",
+    b"T": "states by stratum",
+}
 #: The same in a sentence, and how such files are usually called.
-_WORDS = {b"R": ("reports", ".reports"), b"S": ("a state", ".state"), b"A": ("a release", ".hub")}
+_WORDS = {
+    b"R": ("reports", ".reports"),
+    b"S": ("a state", ".state"),
+    b"A": ("a release", ".hub"),
+    b"P": ("reports", ".reports"),
+    b"T": ("states of several groups", ".state"),
+}
 #: Endings that say that a file is something else.
 _OTHERS = re.compile(r"\.(csv|tsv|txt|json|jsonl|toml|parquet|arrow|np[yz]|xlsx|png|svg|pdf|html|md|gz|zip)")
 _HEADER = struct.Struct("<4scBH16sQQQ")
@@ -49,6 +63,10 @@ class Envelope:
 
     def seal(self) -> bytes:
         """The file's bytes."""
+        return b"".join(self.sealed([self.payload], len(self.payload)))
+
+    def sealed(self, payload: Iterable[bytes | memoryview], length: int) -> Iterator[bytes | memoryview]:
+        """The same piece by piece, with a payload of this length that does not have to be in memory as a whole."""
         header = _HEADER.pack(
             MAGIC,
             self.kind,
@@ -57,10 +75,13 @@ class Envelope:
             self.digest,
             self.count,
             len(self.task),
-            len(self.payload),
+            length,
         )
-        body = b"".join([header, self.task, self.payload])
-        return body + hashlib.blake2b(body, digest_size=_CHECK).digest()
+        check = hashlib.blake2b(digest_size=_CHECK)
+        for piece in chain([header, self.task], payload):
+            check.update(piece)
+            yield piece
+        yield check.digest()
 
 
 def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | None = None) -> Envelope:
@@ -135,8 +156,8 @@ def sync_folder(folder: str | Path) -> None:
         os.close(handle)
 
 
-def write_atomic(path: str | Path, data: bytes, private: bool = False) -> None:
-    """Write a file whole or not at all; an older file stays until the new one is complete.
+def write_atomic(path: str | Path, data: bytes | Iterable[bytes | memoryview], private: bool = False) -> None:
+    """Write a file, given as bytes or piece by piece, whole or not at all; an older file stays until it is complete.
 
     One that is `private` is for its owner only, whatever is usual here.
     """
@@ -145,7 +166,7 @@ def write_atomic(path: str | Path, data: bytes, private: bool = False) -> None:
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         if not private:

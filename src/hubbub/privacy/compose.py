@@ -35,7 +35,8 @@ from hubbub.privacy.shuffle import (
     response,
     response_weights,
 )
-from hubbub.protocol.periods import LABEL_BYTES
+from hubbub.protocol.periods import PERIOD_BYTES
+from hubbub.protocol.sealing import refuse_memoized
 from hubbub.protocol.task import Task
 
 Method = Literal["loss", "advanced", "basic"]
@@ -163,6 +164,7 @@ class Round:
     @classmethod
     def of(cls, task: Task, reports: int) -> Round:
         """One period of a task with this many reports; refused where no bound applies."""
+        refuse_memoized(task)
         if task.messages:
             raise Refused(
                 "A ledger of rounds is for one report per person or a fixed number; this task sends a random number of "
@@ -210,7 +212,7 @@ def _round(item: dict[str, Any]) -> Round:
     numbers = [item["reports"], per_person, *(weights or ())]
     if not all(type(number) is int for number in numbers) or len(numbers) not in (2, 6):
         raise ValueError("counts and weights are whole numbers")
-    if period not in LABEL_BYTES:
+    if period not in PERIOD_BYTES:
         raise ValueError("a round is one period")
     found = Round(
         str(item["task"]),

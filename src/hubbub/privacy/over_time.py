@@ -6,6 +6,9 @@ record or about as many as there are reports. Locally, the epsilons and deltas o
 period is a round whose crowds hold reports of that period alone, with up to `reports_per_period` of one person
 (`hubbub.privacy.shuffle`, step 3); rounds compose (`hubbub.privacy.compose`). Rounds in which it is not a person's turn
 hold nothing of that person.
+
+Where records are memoized, no more than `memoize_cap` reports are made over all time (`hubbub.device.memo`), and their
+epsilons are all that adds up. There is no shuffled guarantee then.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from hubbub.primitives.errors import Refused
 from hubbub.privacy.compose import Method, compose
 from hubbub.privacy.messages import PoissonCrowd, messages_guarantee, poisson_crowd
 from hubbub.privacy.shuffle import Crowd, crowd_of, shuffled_guarantee
+from hubbub.protocol.periods import CHANGES_SHOW
+from hubbub.protocol.sealing import refuse_memoized
 from hubbub.protocol.task import Task
 
 #: The delta of shuffled guarantees, unless somebody asks for another.
@@ -82,13 +87,21 @@ def over_time(
             shuffled = round_guarantee(task, crowd, delta)
         elif crowd is not None:
             shuffled = all_rounds(crowd_in(task, crowd), periods, delta, method)
-        local = None if task.messages else all_reports(task.guarantee, periods * most)
+        local = None if task.messages else all_reports(task.guarantee, _distinct(task, periods * most))
+        if local is not None and task.memoize != "off" and _distinct(task, periods) > 1:
+            local = replace(local, note=f"{local.note} {CHANGES_SHOW}".lstrip())
         found.append(Span(name, length, local, shuffled))
     return found
 
 
+def _distinct(task: Task, reports: int) -> int:
+    """How many of so many reports are made anew, at most."""
+    return reports if task.memoize == "off" else min(reports, task.memoize_cap)
+
+
 def crowd_in(task: Task, people: int) -> Crowd | PoissonCrowd:
     """A crowd of a task, of so many people; without several messages, of so many reports."""
+    refuse_memoized(task)
     mean = task.mean_messages
     if mean is None:
         return crowd_of(task.mechanism, people, task.reports_per_period)
@@ -97,6 +110,7 @@ def crowd_in(task: Task, people: int) -> Crowd | PoissonCrowd:
 
 def round_guarantee(task: Task, people: int, delta: float = DELTA) -> Guarantee:
     """What is promised about all that one person says in a period, in a crowd of so many."""
+    refuse_memoized(task)
     mean = task.mean_messages
     if mean is None:
         return shuffled_guarantee(task.mechanism, people, delta, task.reports_per_period)
@@ -139,7 +153,7 @@ def spending(task: Task) -> str:
     number, each = task.reports_per_period, _PLAIN[task.period]
     delta = f" and delta = {number * one.delta:.3g}" if one.delta else ""
     reports = "1 report" if number == 1 else f"{number} reports"
-    text = (
+    text = _memoized(task) or (
         f"A device makes at most {reports} {each} and spends epsilon = {one.epsilon:.6g} on each: "
         f"epsilon = {number * one.epsilon:.6g}{delta} {each}, added up."
     )
@@ -147,3 +161,18 @@ def spending(task: Task) -> str:
         text += f" It takes part in one of {task.rotation} {task.period}s, drawn once, and is silent in the others."
     later = [f"in {span.words()}" for span in over_time(task)[1:]]
     return f"{text} Together {'; '.join(later)}." if later else text
+
+
+def _memoized(task: Task) -> str:
+    """The same where a record that was reported before gets its report again; "" where it does not."""
+    if task.memoize == "off":
+        return ""
+    cap, one = task.memoize_cap, task.guarantee
+    delta = f" and delta = {cap * one.delta:.3g}" if one.delta else ""
+    records = "the first record that it is asked about" if cap == 1 else f"at most {cap} distinct records"
+    text = (
+        f"Once {_PLAIN[task.period]}, a device answers. It makes a report for {records}, ever, and spends epsilon = "
+        f"{one.epsilon:.6g} on each: epsilon = {cap * one.epsilon:.6g}{delta} over all time, added up. All other "
+        "answers are these reports again."
+    )
+    return text if cap == 1 else f"{text} {CHANGES_SHOW}"

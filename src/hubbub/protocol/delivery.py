@@ -31,6 +31,8 @@ Verdict = Literal["taken", "too large", "refused", "later"]
 #: The header that names a batch, and what a name may be.
 BATCH_HEADER = "Hubbub-Batch"
 _BATCH_ID = re.compile("[A-Za-z0-9_-]{1,64}")
+#: The headers that say which stratum a batch of bare reports belongs to: `country=de,version=2` and `2026-W46`.
+LABELS_HEADER, PERIOD_HEADER = "Hubbub-Labels", "Hubbub-Period"
 #: The header that says which part of a crowd a body is: its number (the first is 1), how many, and items of them all.
 PART_HEADER = "Hubbub-Part"
 _PART = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})/([1-9][0-9]{0,11})")
@@ -79,16 +81,20 @@ def post(
     batch: str,
     *,
     part: str = "",
+    labels: str = "",
+    period: str = "",
 ) -> tuple[Answer, bool]:
     """Send a batch, or `part` of it, and judge the answer; also, whether the connection may be used again.
 
+    `labels` and `period` say which stratum it belongs to (`hubbub.protocol.strata`).
     The answer has to be there within the connection's timeout, in whole.
     """
+    optional = {PART_HEADER: part, LABELS_HEADER: labels, PERIOD_HEADER: period}
     headers = {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/octet-stream",
         BATCH_HEADER: batch,
-        **({PART_HEADER: part} if part else {}),
+        **{name: value for name, value in optional.items() if value},
     }
     connection.request("POST", f"{address.path.rstrip('/')}{route}", body, headers)
     with in_time(connection):

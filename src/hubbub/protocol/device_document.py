@@ -16,8 +16,9 @@ from typing import Any
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 
-#: What the document says that it is.
-FORMAT = "hubbub device task 1"
+#: What the document says that it is; the second if the task has rules for several periods, which devices that know the
+#: first alone would not keep.
+FORMATS = ("hubbub device task 1", "hubbub device task 2")
 #: Mechanisms whose randomizers `docs/protocol.md` describes.
 OFFERED = (
     "coco",
@@ -41,18 +42,18 @@ def device_document(task: Task) -> bytes:
         raise Refused(
             f"Mechanism {mechanism.name} runs on Python devices only; others have {', '.join(OFFERED)}."
         )
-    if keys.kind == "tree" or task.rotation > 1:
-        what = "Keys of the kind tree" if keys.kind == "tree" else "Tasks with rotation"
-        raise Refused(f"{what} are for Python devices only.")
+    if keys.kind == "tree":
+        raise Refused("Keys of the kind tree are for Python devices only.")
     _, shape = mechanism.kernel_and_shape()  # type: ignore[attr-defined]
     scale, promise = task.scale, task.guarantee
     document = {
-        "format": FORMAT,
+        "format": FORMATS[task.rotation > 1 or task.memoize != "off"],
         "digest": task.digest.hex(),
         "name": task.name,
         "period": task.period,
         "reports_per_period": task.reports_per_period,
         "messages": task.messages,
+        **({"labels": task.labels} if task.labels else {}),
         "guarantee": {
             "epsilon": promise.epsilon,
             "delta": promise.delta,

@@ -7,7 +7,12 @@ import datetime
 from hubbub.protocol.task import Task
 
 #: Bytes of a period's name on a sealed report; a task without periods has nothing to tell apart.
-LABEL_BYTES = {"once": 0, "day": 10, "week": 8, "month": 7}
+PERIOD_BYTES = {"once": 0, "day": 10, "week": 8, "month": 7}
+#: What a guarantee over several periods leaves out where records are memoized.
+CHANGES_SHOW = (
+    "It is about what records hold, not about when they change: that a record changed, and that it is again what it "
+    "was, shows by the bytes."
+)
 #: Days after its end for which reports of a period are still taken by a shuffler.
 LATE_DAYS = 7
 
@@ -43,10 +48,10 @@ def last_day(period: str) -> datetime.date | None:
     """The last day of a period by its name; None for the one that does not end. A ValueError if it is no name."""
     if period == "once":
         return None
-    if len(period) == LABEL_BYTES["month"]:
+    if len(period) == PERIOD_BYTES["month"]:
         first = datetime.date.fromisoformat(f"{period}-01")
         return (first + datetime.timedelta(days=31)).replace(day=1) - datetime.timedelta(days=1)
-    return datetime.date.fromisoformat(f"{period}-7" if len(period) == LABEL_BYTES["week"] else period)
+    return datetime.date.fromisoformat(f"{period}-7" if len(period) == PERIOD_BYTES["week"] else period)
 
 
 def open_periods(task: Task, today: datetime.date) -> set[str]:

@@ -2,21 +2,22 @@
 
     item = seal(report, public_key, task, "2024-W10")
 
-One item holds one report; a sealed batch could not be mixed inside. It is the name of the report's period, then
-HPKE in base mode (RFC 9180: X25519, HKDF-SHA256, AES-128-GCM), the encapsulated key followed by the ciphertext,
-with no additional data and
+One item holds one report; a sealed batch could not be mixed inside. It is the report's stratum (`prefix_of` in
+`hubbub.protocol.strata`: the name of its period and the number of its labels, both public), then HPKE in base mode
+(RFC 9180: X25519, HKDF-SHA256, AES-128-GCM), the encapsulated key followed by the ciphertext, with no additional data
+and
 
-    info = "hubbub sealed report v2" | task digest | name of the period | name of the key
+    info = "hubbub sealed report v2" | task digest | stratum | name of the key
 
 and at the end the name of the public key, four bytes (`key_id`), so that a collector with several keys knows which one
 opens it. Whatever is changed of an item, names included, it does not open any more.
 
-A task without periods (`once`) has no name of one in either place. So an item opens for its own task and period and
-for no other, and a shuffler that cannot open it can still keep the periods apart. All items of a task have the
-same length. Every item has an encapsulated key of its own, drawn by the operating system: two seals of one report
-have nothing in common. Hence a report is sealed once, by the ledger that made it (`hubbub.device.ledger`), and the
-same item is sent however often it is sent: two items with one report in them would count twice and could be told
-from all others by being alike.
+A task without periods (`once`) has no name of one in either place, and one without labels no number. So an item opens
+for its own task, period and labels and for no other, and a shuffler that cannot open it can still keep strata apart.
+All items of a task have the same length. Every item has an encapsulated key of its own, drawn by the operating system:
+two seals of one report have nothing in common. Hence a report is sealed once, by the ledger that made it
+(`hubbub.device.ledger`), and the same item is sent however often it is sent: two items with one report in them would
+count twice and could be told from all others by being alike.
 
 The name of the key is a hash of the public key: it says which key an app came with, and nothing else. Still it tells
 those with one key from those with another, so a report can hide only among reports for the same key: a shuffler mixes
@@ -30,7 +31,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from hubbub.primitives.errors import Refused, optional
-from hubbub.protocol.periods import LABEL_BYTES
+from hubbub.protocol.strata import Stratum, prefix_of, prefix_width
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.hpke import Suite
@@ -46,23 +47,36 @@ OVERHEAD = 32 + 16 + KEY_BYTES
 _INFO, _INFO_WITHOUT_KEY = b"hubbub sealed report v2", b"hubbub sealed report v1"
 
 
-def seal(report: bytes, public_key: bytes, task: Task, period: str = "once") -> bytes:
-    """One report of a period, readable for the holder of the private key alone."""
+def seal(
+    report: bytes, public_key: bytes, task: Task, period: str = "once", labels: tuple[str, ...] = ()
+) -> bytes:
+    """One report of a period and of labels (in the order of their names), for the holder of the private key alone.
+
+    Not for tasks that memoize: sealed anew or not, the collector would find the same bytes in crowd after crowd, and
+    know that they are of one person.
+    """
+    refuse_memoized(task)
     if len(report) != task.mechanism.layout.width:
         raise Refused(
             f"One report of {task.mechanism.layout.width} bytes is sealed at a time, not {len(report)} bytes."
         )
-    label = b"" if period == "once" else period.encode()
-    if len(label) != label_width(task):
-        has = "has no periods" if task.period == "once" else f"has one a {task.period}"
-        raise Refused(f"{period!r} is no period of task {task.name!r}, which {has}.")
+    prefix = prefix_of(task, Stratum(labels, "" if period == "once" else period))
     curve = optional("cryptography.hazmat.primitives.asymmetric.x25519", "seal")
     try:
         key = curve.X25519PublicKey.from_public_bytes(public_key)
         name = key_id(public_key)
-        return label + suite().encrypt(report, key, info=binding(task.digest, label, name)) + name
+        return prefix + suite().encrypt(report, key, info=binding(task.digest, prefix, name)) + name
     except ValueError:  # not 32 bytes, or a point that every private key maps to the same secret
         raise Refused("This is not a collector's public key; ask the collector for it again.") from None
+
+
+def refuse_memoized(task: Task) -> None:
+    """A shuffler and reports that are sent again in later periods exclude each other."""
+    if task.memoize != "off":
+        raise Refused(
+            f"Task {task.name!r} memoizes: its reports are sent again in later periods, and the same bytes in several "
+            "crowds link a person. It is for a collector without a shuffler."
+        )
 
 
 def key_id(public_key: bytes) -> bytes:
@@ -80,19 +94,14 @@ def naming_no_key(task: Task, items: bytes) -> bytes:
 
 def sealed_width(task: Task) -> int:
     """Bytes of one sealed item."""
-    return label_width(task) + OVERHEAD + task.mechanism.layout.width
+    return prefix_width(task) + OVERHEAD + task.mechanism.layout.width
 
 
-def label_width(task: Task) -> int:
-    """Bytes at the beginning of an item that name its period."""
-    return LABEL_BYTES[task.period]
-
-
-def binding(task: bytes, label: bytes, key: bytes) -> bytes:
-    """What ties an item to its purpose, its task (by its digest), its period and its key."""
+def binding(task: bytes, prefix: bytes, key: bytes) -> bytes:
+    """What ties an item to its purpose, its task (by its digest), its stratum and its key."""
     if key == NO_KEY:
-        return _INFO_WITHOUT_KEY + task + label
-    return _INFO + task + label + key
+        return _INFO_WITHOUT_KEY + task + prefix
+    return _INFO + task + prefix + key
 
 
 def suite() -> Suite:

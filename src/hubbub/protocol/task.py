@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 import tomllib
 from fractions import Fraction
 from functools import cached_property
@@ -39,7 +40,14 @@ from hubbub.primitives.markup import facts, paragraph, whole
 from hubbub.primitives.samplers import exact_messages
 
 #: Rules that the first published task files did not have.
-_LATER_RULES = ("precision", "keep_reports", "messages", "rotation")
+_LATER_RULES = ("precision", "keep_reports", "messages", "rotation", "memoize", "memoize_cap", "labels")
+
+#: What labels and their values may be: they travel in headers, file names and tables.
+_LABEL, _VALUE = re.compile("[a-z][a-z0-9_]{0,31}"), re.compile("[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
+#: Combinations that lists of labels may make; each has a number of two bytes.
+_MOST_COMBINATIONS = 1 << 16
+#: Characters of all labels and their values as a batch says them, country=de,version=2.
+_LONGEST_LABELS = 900
 
 
 class Task(BaseModel):
@@ -78,6 +86,19 @@ class Task(BaseModel):
         le=1000,
         description="a device takes part in one of so many periods in a row, drawn once",
     )
+    memoize: Literal["off", "record"] = Field(
+        default="off",
+        description="record: a record that a device has reported before is answered with the same report again",
+    )
+    memoize_cap: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="distinct records of a device that get a report of their own, over all time (with memoize)",
+    )
+    labels: dict[str, tuple[str, ...]] = Field(
+        default={}, description="what is public about whoever reports, by name, each with all its values"
+    )
     keys: Keys
     mechanism: SerializeAsAny[Mechanism]
 
@@ -102,6 +123,29 @@ class Task(BaseModel):
     @field_serializer("mechanism")
     def _named_mechanism(self, mechanism: Mechanism) -> dict[str, Any]:
         return {"name": mechanism.name, **mechanism.model_dump(exclude_none=True)}
+
+    @field_validator("labels")
+    @classmethod
+    def _closed_lists(cls, labels: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for name, values in labels.items():
+            if not _LABEL.fullmatch(name) or name in ("key", "period"):
+                raise ValueError(
+                    f"{name!r} is no name for a label: up to 32 small letters, digits and _, and neither key nor period"
+                )
+            if not values or len(set(values)) < len(values):
+                raise ValueError(f"the label {name!r} needs a list of different values")
+            for value in values:
+                if not _VALUE.fullmatch(value):
+                    raise ValueError(
+                        f"{value!r} is no value for a label: up to 40 letters and digits, and among them _ . + and -"
+                    )
+        if math.prod(len(values) for values in labels.values()) > _MOST_COMBINATIONS:
+            raise ValueError(f"the labels make more than {_MOST_COMBINATIONS:,} combinations")
+        if sum(len(name) + max(map(len, values)) + 2 for name, values in labels.items()) > _LONGEST_LABELS:
+            raise ValueError(
+                f"the labels take more than {_LONGEST_LABELS} characters: use fewer or shorter ones"
+            )
+        return dict(sorted(labels.items()))
 
     @model_validator(mode="after")
     def _check(self) -> Task:
@@ -132,6 +176,7 @@ class Task(BaseModel):
                 raise ValueError("messages are several reports already; reports_per_period must be 1")
         if self.rotation > 1 and self.period == "once":
             raise ValueError("rotation is over periods: set period to day, week or month")
+        self._check_memoize()
         whole = self.mechanism.limits_entries and self.mechanism.guarantee().unit == "record"
         if self.keys.count_lengths and not whole:
             raise ValueError(
@@ -142,6 +187,29 @@ class Task(BaseModel):
                 "count_lengths takes one entry of a long record, so max_entries must be 2 or more"
             )
         return self
+
+    def _check_memoize(self) -> None:
+        """What does not go together with reports that are sent again."""
+        if self.memoize == "off":
+            if self.memoize_cap:
+                raise ValueError("memoize_cap is for tasks that memoize: set memoize to record")
+            return
+        if not self.memoize_cap:
+            raise ValueError(
+                "memoize needs memoize_cap, the number of distinct records that get a report of their own: over all "
+                "time, a device spends at most so many times epsilon"
+            )
+        if self.period == "once":
+            raise ValueError("memoize is over periods: set period to day, week or month")
+        if self.messages:
+            raise ValueError(
+                "memoize and messages exclude each other: messages are for a shuffler, where repeated bytes link a "
+                "person"
+            )
+        if self.reports_per_period > 1:
+            raise ValueError(
+                "with memoize, a second report in a period would be the first one again; reports_per_period must be 1"
+            )
 
     @cached_property
     def canonical(self) -> bytes:
@@ -235,7 +303,7 @@ class Task(BaseModel):
                 del data[name]
         if not self.keys.count_lengths:
             del data["keys"]["count_lengths"]
-        tables = {key: data.pop(key) for key in ("keys", "mechanism")}
+        tables = {key: data.pop(key) for key in ("labels", "keys", "mechanism") if key in data}
         lines = [f"{key} = {_toml(value)}" for key, value in data.items()]
         for name, table in tables.items():
             lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]

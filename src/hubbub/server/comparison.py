@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,12 +92,12 @@ class Comparison:
         chosen = self.candidates > count
         return self.take([]) if chosen and not self.count else self.top(count)
 
-    def words(self) -> str:
-        """What differs, in a sentence or two."""
+    def words(self, written: Callable[[float], str] = "{:.3g}".format) -> str:
+        """What differs, in a sentence or two, with differences written so."""
         first, second = self.sides
         keys = f"{self.candidates:,} {'key' if self.candidates == 1 else 'keys'}"
         would = (
-            f"a difference of about {self.floor:.3g}"
+            f"a difference of about {written(self.floor)}"
             if math.isfinite(self.floor)
             else "no difference, however large,"
         )
@@ -141,18 +141,7 @@ class Comparison:
 
     def save(self, path: str | Path) -> None:
         """Write .csv, .json or .parquet, by the name's ending."""
-        kind, about = table_kind(path), self.about()
-        if kind == ".json":
-            write_atomic(path, json.dumps({**about, "differences": self.rows()}, indent=1).encode())
-            return
-        same = {"of": " - ".join(reversed(self.sides)), "quantity": self.quantity, "level": self.level}
-        columns = {**self.columns(), **{name: [value] * len(self) for name, value in same.items()}}
-        if kind == ".csv":
-            columns |= {name: [cell(text) for text in columns[name]] for name in ("key", "of")}
-            write_atomic(path, csv_bytes(columns))
-        else:
-            table = optional("pyarrow", "lake").table(columns)
-            write_atomic(path, parquet_bytes(table.replace_schema_metadata({"hubbub": json.dumps(about)})))
+        save_comparisons(path, [self])
 
     def __str__(self) -> str:
         """What differs, and what does not, in words first."""
@@ -166,6 +155,29 @@ class Comparison:
         return "\n".join([self.words(), *lines, *self.notes, self.guarantee.short()])
 
     __repr__ = __str__
+
+
+def save_comparisons(path: str | Path, several: Sequence[Comparison]) -> None:
+    """Write one or several comparisons to one .csv, .json or .parquet file; the column `of` says of which a row is."""
+    kind = table_kind(path)
+    about = [found.about() for found in several]
+    if kind == ".json":
+        plain = [{**said, "differences": found.rows()} for said, found in zip(about, several, strict=True)]
+        whole = plain[0] if len(plain) == 1 else {"comparisons": plain}
+        write_atomic(path, json.dumps(whole, indent=1).encode())
+        return
+    columns: dict[str, list[Any]] = {}
+    for found in several:
+        same = {"of": " - ".join(reversed(found.sides)), "quantity": found.quantity, "level": found.level}
+        rows = {**found.columns(), **{name: [value] * len(found) for name, value in same.items()}}
+        columns = {name: columns.get(name, []) + column for name, column in rows.items()}
+    if kind == ".csv":
+        columns |= {name: [cell(text) for text in columns[name]] for name in ("key", "of")}
+        write_atomic(path, csv_bytes(columns))
+    else:
+        table = optional("pyarrow", "lake").table(columns)
+        said = json.dumps(about[0] if len(about) == 1 else about)
+        write_atomic(path, parquet_bytes(table.replace_schema_metadata({"hubbub": said})))
 
 
 def shown_change(row: dict[str, Any]) -> str:
@@ -203,7 +215,23 @@ def compare(
         return one, two
 
     strict = ask(together, True)
-    one, two = shown = strict if simultaneous else ask(level, False)
+    shown = strict if simultaneous else ask(level, False)
+    return contrast(first[0], strict, shown, level, simultaneous, sides=sides, pairs=pairs)
+
+
+def contrast(
+    task: Task,
+    strict: tuple[Estimate, Estimate],
+    shown: tuple[Estimate, Estimate],
+    level: float,
+    simultaneous: bool,
+    *,
+    sides: tuple[str, str],
+    pairs: int,
+) -> Comparison:
+    """The same from estimates of both sides: those that decide what differs, and those whose intervals are shown."""
+    together = 1 - (1 - level) / pairs
+    one, two = shown
     apart_low, apart_high = _limits(*strict)
     low, high = _limits(*shown)
     differs = (apart_low > 0) | (apart_high < 0)
@@ -230,7 +258,7 @@ def compare(
         len(one),
         int(differs.sum()),
         floor,
-        _notes(first[0], one, two),
+        _notes(task, one, two),
     )
 
 

@@ -19,14 +19,10 @@ from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell, visible
 from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
 from hubbub.server.findings import Findings
+from hubbub.server.forgers import forgers_note, how_many
+from hubbub.server.notes import cut_notes, remarks, truncation_notes
 from hubbub.server.quantities import Question, answer
-from hubbub.server.truncation import (
-    Truncation,
-    corrected,
-    corrected_words,
-    truncation_in_reports,
-    unknown_words,
-)
+from hubbub.server.truncation import Truncation, corrected, corrected_words, truncation_in_reports
 
 if TYPE_CHECKING:
     from hubbub.model.record import Summary
@@ -38,7 +34,8 @@ COLUMNS = ("key", "value", "error", "low", "high", "flagged")
 #: What a table in a file says of itself in every row; `note` has the warnings, in the first row only.
 ABOUT_COLUMNS = ("quantity", "level", "epsilon", "reports", "dropped", "note")
 _ABOUT_TYPES = dict(
-    zip(ABOUT_COLUMNS, ("string", "double", "double", "int64", "double", "string"), strict=True)
+    zip(ABOUT_COLUMNS, ("string", "double", "double", "int64", "double", "string"), strict=True),
+    forgers="int64",
 )
 MEANINGS = {
     "frequency": "share of users who have the key",
@@ -98,6 +95,10 @@ class Estimate:
     #: What was estimated, and what happened to the records where they were at hand.
     task: Task | None = None
     summary: Summary | None = None
+    #: Whose it is, where several groups were estimated apart, see `hubbub.server.breakdown`.
+    group: str = ""
+    #: Reports that may be forged without the intervals being wrong.
+    forgers: int = 0
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -155,12 +156,15 @@ class Estimate:
         columns = (list(self.keys), self.value.tolist(), errors, self.low.tolist(), self.high.tolist())
         return dict(zip(COLUMNS, (*columns, self.flagged.tolist()), strict=True))
 
-    def _about_columns(self) -> dict[str, list[Any]]:
+    def about_columns(self) -> dict[str, list[Any]]:
         """What a table in a file says of itself."""
         count, dropped = len(self), None if self.truncation is None else self.truncation.share
         same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
         warnings = [" ".join(self.warnings), *[""] * (count - 1)][:count]
-        return dict(zip(ABOUT_COLUMNS, (*([each] * count for each in same), warnings), strict=True))
+        about: dict[str, list[Any]] = dict(
+            zip(ABOUT_COLUMNS, (*([each] * count for each in same), warnings), strict=True)
+        )
+        return about | ({"forgers": [self.forgers] * count} if self.forgers else {})
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per key."""
@@ -170,12 +174,14 @@ class Estimate:
     def about(self) -> dict[str, Any]:
         """What the numbers are and what they promise."""
         return {
+            **({"group": self.group} if self.group else {}),
             "warnings": list(self.warnings),
             "quantity": self.quantity,
             "meaning": MEANINGS[self.quantity],
             "level": self.level,
             "simultaneous": self.simultaneous,
             "reports": self.reports,
+            "forgers": self.forgers,
             "guarantee": self.guarantee.as_dict(),
             "findings": self.findings.as_dict(),
             "truncation": None if self.truncation is None else self.truncation.as_dict(),
@@ -207,13 +213,18 @@ class Estimate:
             write_atomic(path, json.dumps({**self.about(), "estimates": self.rows()}, indent=1).encode())
         elif kind == ".csv":
             safe = {"key": [cell(key) for key in self.keys]}
-            write_atomic(path, csv_bytes({**self.columns(), **safe, **self._about_columns()}))
+            write_atomic(path, csv_bytes({**self.columns(), **safe, **self.about_columns()}))
         else:
-            table, pyarrow = self.to_arrow(), optional("pyarrow", "lake")
-            for name, column in self._about_columns().items():
-                kind = pyarrow.type_for_alias(_ABOUT_TYPES[name])
-                table = table.append_column(name, [pyarrow.array(column, kind)])
-            write_atomic(path, parquet_bytes(table))
+            write_atomic(path, parquet_bytes(self.file_table()))
+
+    def file_table(self) -> Any:
+        """As a pyarrow Table that says of itself in every row what it is, as files do."""
+        table, pyarrow = self.to_arrow(), optional("pyarrow", "lake")
+        for name, column in self.about_columns().items():
+            table = table.append_column(
+                name, [pyarrow.array(column, pyarrow.type_for_alias(_ABOUT_TYPES[name]))]
+            )
+        return table
 
     def __str__(self) -> str:
         """What stands out and what does not, warnings first."""
@@ -252,7 +263,7 @@ class Estimate:
         """
         from hubbub.server.pictures import draw
 
-        return draw(self, MEANINGS[self.quantity], count, dark, axes)
+        return draw(self, self.worth_showing(count), MEANINGS[self.quantity], dark, axes)
 
 
 def mark_of(row: dict[str, Any], before: str = "") -> str:
@@ -286,6 +297,8 @@ def estimate(
     *,
     truncation: Truncation | None = None,
     correct: bool = False,
+    groups: int = 1,
+    forgers: float = 0,
 ) -> Estimate:
     """Estimates for the asked keys (or key, or ids with names), or for every key of a closed vocabulary.
 
@@ -296,7 +309,11 @@ def estimate(
 
     `truncation` is what is known from elsewhere about records that were sampled down; left out, it is what the
     reports say (`count_lengths`). With those, `correct` asks for estimates of records before sampling down, see
-    `hubbub.server.truncation`.
+    `hubbub.server.truncation`. `groups` is how many such estimates are read together: what stands out, and
+    simultaneous intervals, then hold for all keys of all of them.
+
+    With `forgers`, a number of reports or a share of them below 1, intervals hold although so many are forged, and what
+    stands out does so whatever these say, see `hubbub.server.forgers`. They are not refined then, nor corrected.
     """
     if not 0 < level < 1:
         raise Refused(f"The interval level must be between 0 and 1, not {level:g}.")
@@ -310,24 +327,34 @@ def estimate(
         raise Refused(
             "Lengths were not counted: only estimates of a task with count_lengths can be corrected."
         )
+    forged = how_many(forgers, state.count)
+    if forged and (correct or (refine or "none") != "none"):
+        raise Refused(
+            "Estimates that are refined or corrected have no intervals that hold with forgers: leave one out."
+        )
     ids, names = _asked(task, keys)
-    question = Question(ids, quantity, level, simultaneous, refine or task.mechanism.refinement)
+    method = "none" if forged else refine or task.mechanism.refinement
+    question = Question(ids, quantity, level, simultaneous, method, groups, forged)
     found = answer(task, state, question)
     columns, floor, notes = (
         found.columns,
         found.floor,
-        [*_remarks(task, task.mechanism.heard(state, task.keys)), *found.notes],
+        [*remarks(task, task.mechanism.heard(state, task.keys)), *found.notes],
     )
     if correct and counted is not None and quantity != "conditional":
         columns = corrected(columns, counted, question.width)
         floor /= 1 - counted.lost
         notes.append(corrected_words(counted))
     truncation = truncation or counted
-    notes += _truncation_notes(task, truncation)
+    notes += truncation_notes(task, truncation)
     if quantity == "sum":
         value, error, low, high = (state.count * column for column in columns)
+        # A sum over honest people only may be of fewer of them.
+        low, high = low - forged * np.maximum(columns[2], 0), high - forged * np.minimum(columns[3], 0)
         columns, floor = (value, error, low, high), floor * state.count
-    notes += _cut_notes(task, ids, names)
+    notes += cut_notes(task, ids, names)
+    if forged:
+        notes.append(forgers_note(forged, state.count))
     if found.unknown.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
     flagged = ~(found.significance > question.apart)
@@ -342,9 +369,10 @@ def estimate(
         replace(task.guarantee, noise="reports"),
         flagged,
         tuple(notes),
-        Findings(len(names), int((~flagged).sum()), floor),
+        Findings(len(names), int((~flagged).sum()), floor, groups=groups),
         truncation,
         task,
+        forgers=forged,
     )
 
 
@@ -356,40 +384,3 @@ def _asked(task: Task, keys: Sequence[str | int] | str | int | Named | None) -> 
         return Named(task.keys.all_ids(), tuple(task.keys.name_of(place) for place in range(task.keys.count)))
     asked = [keys] if isinstance(keys, str | int) else list(keys)
     return Named(task.keys.ids_of(asked), tuple(str(key) for key in asked))
-
-
-def _remarks(task: Task, heard: int) -> list[str]:
-    """What is said beside all estimates of a task."""
-    notes = list(task.mechanism.remarks)
-    if task.keys.tree is not None:
-        notes.append(
-            f"Estimates are made from the {heard:,} reports of people who were asked for whole keys and take no part "
-            "in the search: finding a key does not change what they say about it."
-        )
-    if task.keys.alias_odds:
-        notes.append(
-            f"Open vocabulary folded to {task.keys.bits} bits: any other key shares a given key's code "
-            f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
-        )
-    return notes
-
-
-def _cut_notes(task: Task, ids: UInt64s, names: Sequence[str]) -> list[str]:
-    """What is said about keys that are longer than those of a tree; a found one has the mark in its name."""
-    tree = task.keys.tree
-    pairs = zip(ids.tolist(), names, strict=True)
-    if tree is None or not any(tree.named(n)[1] and tree.name_of(n) != name for n, name in pairs):
-        return []
-    return [
-        f"Keys of more than {tree.longest} symbols are cut: what is said of one counts all that begin like it."
-    ]
-
-
-def _truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
-    """What is said about records that were sampled down; what is alarming is a warning already."""
-    limit = task.mechanism.max_entries
-    if not task.mechanism.limits_entries or (task.keys.kind == "closed" and task.keys.count <= limit):
-        return []
-    if truncation is None:
-        return [unknown_words(limit)]
-    return [truncation.words()] if truncation.share > 0 and not truncation.alarming else []

@@ -17,6 +17,7 @@ from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.wire import Layout
 from hubbub.protocol.task import Task
+from hubbub.server.evidence import Evidence
 
 #: Reports that are unpacked and absorbed at a time: enough for many to share a seed (see `shared.hashed`), and of wide
 #: reports no more than have this many numbers.
@@ -28,22 +29,29 @@ def aggregate(
     packed: bytes | Iterable[bytes] | Bytes,
     state: State | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    evidence: Evidence | None = None,
 ) -> State:
     """The state of these reports, added to `state` when given; bad bytes change nothing.
 
-    Reports are bytes, one report after another; or several such bytes; or an array of them.
+    Reports are bytes, one report after another; or several such bytes; or an array of them. With `evidence`, what may
+    show that some are forged is counted along.
     """
     mechanism, layout = task.mechanism, task.mechanism.layout
     raw = _flat(packed, layout)
     if len(raw) % layout.width:
         layout.unpack(raw)
     rows = raw.reshape(-1, layout.width)
-    total = mechanism.empty(task.keys)
+    total, seen = mechanism.empty(task.keys), None if evidence is None else Evidence(task)
     step = _chunk(layout)
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
-        mechanism.absorb(total, task.keys, layout.unpack(part))
+        reports = layout.unpack(part)
+        mechanism.absorb(total, task.keys, reports)
+        if seen is not None:
+            seen.add(reports)
         progress(len(part))
+    if evidence is not None and seen is not None:
+        evidence.merge(seen)
     return total if state is None else state.merge(total)
 
 
@@ -120,8 +128,9 @@ class Fold:
     spread over rows and calls.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, evidence: Evidence | None = None) -> None:
         self.task = task
+        self.evidence = evidence
         self.state = task.mechanism.empty(task.keys)
         self.rejected: list[Rejected] = []
         self._chunk = _chunk(task.mechanism.layout)
@@ -174,7 +183,10 @@ class Fold:
             bad = np.flatnonzero(reasons)
             places.append(start + bad)
             codes.append(reasons[bad])
-            mechanism.absorb(self.state, self.task.keys, numbers[reasons == 0] if len(bad) else numbers)
+            good = numbers[reasons == 0] if len(bad) else numbers
+            mechanism.absorb(self.state, self.task.keys, good)
+            if self.evidence is not None:
+                self.evidence.add(good)
         self._note(waiting, np.concatenate(places), np.concatenate(codes))
 
     def _note(self, waiting: list[_Rows], places: Int64s, codes: Int64s) -> None:

@@ -77,10 +77,9 @@ def _span(shown: Estimate) -> tuple[float, float]:
     return min(0.0, float(shown.low.min())), max(0.0, float(shown.high.max()))
 
 
-def draw(found: Estimate, meaning: str, count: int, dark: bool, axes: Any) -> Any:
-    """Estimates with their intervals on matplotlib's axes, made here if none are given; returns them."""
+def draw(found: Estimate, best: Estimate, meaning: str, dark: bool, axes: Any) -> Any:
+    """The `best` rows with their intervals on matplotlib's axes, made here if none are given; returns them."""
     paper, ink, soft, lines, strong, noise = _DARK if dark else _LIGHT
-    best = found.worth_showing(count)
     if axes is None:
         pyplot = optional("matplotlib.pyplot", "plots")
         height = 1.6 + 0.3 * max(len(best), 3)

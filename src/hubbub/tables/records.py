@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,17 @@ _READ, _SORT = 1 << 20, 1 << 21
 
 @dataclass(frozen=True)
 class Table:
-    """Rows (user, key, value); `values` is None for sets. `users` counts users without rows, too."""
+    """Rows (user, key, value); `values` is None for sets. `users` counts users without rows, too.
+
+    `more` has other columns that were asked for, in their order: the different texts, and which of them each row has.
+    """
 
     user: Codes | Int64s
     users: int
     key: Codes | Int64s
     keys: list[str]
     values: Floats | None
+    more: tuple[tuple[list[str], Codes | Int64s], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -56,10 +60,18 @@ def has_values(table: TableLike, value: str | None) -> bool:
 
 
 def read_table(
-    table: TableLike, user: str | None = None, key: str | None = None, value: str | None = None
+    table: TableLike,
+    user: str | None = None,
+    key: str | None = None,
+    value: str | None = None,
+    more: Sequence[str] = (),
 ) -> Table:
     """Read the named columns of a file or of a table in memory; what is wrong with it is refused, with the line."""
     if isinstance(table, Mapping):
+        if more:
+            raise Refused(
+                "A mapping from user to record has no columns that tell more of a user; use a table."
+            )
         if user is not None or key is not None or value is not None:
             raise Refused("Columns are named for tables that have them; a mapping is from user to record.")
         columns = _Columns(MAPPING, ["user", "key"], "value" if mapped_values(table) else None)
@@ -67,11 +79,11 @@ def read_table(
     if user is None or key is None:
         raise Refused("Name the columns of the table: user, key and, if there are values, value.")
     if not isinstance(table, str | Path | Source):
-        columns = _Columns(name_of(table), [user, key], value)
+        columns = _Columns(name_of(table), [user, key, *more], value)
         fill_from_frame(table, columns)
         return columns.table(0)
     source = Source.of(table)
-    columns = _Columns(source, [user, key], value)
+    columns = _Columns(source, [user, key, *more], value)
     if source.is_text:
         return columns.table(_read_csv(columns, source))
     path = source.path
@@ -126,7 +138,7 @@ class _Columns:
 
     def table(self, users: int) -> Table:
         """The table, in which there are at least so many users."""
-        user, key = self._labels
+        user, key = self._labels[:2]
         if user is None or key is None:
             raise Refused(f"{self.path} has no rows.")
         people, owners = self._sorted(0, user.finish)
@@ -136,13 +148,20 @@ class _Columns:
         _refuse_nobody(self.path, self.texts[0], people, owners)
         count = max(len(people), users)
         del people
-        labels, places = self._sorted(1, key.finish)
-        try:
-            names = [str(label) for label in (labels if isinstance(labels, list) else labels.tolist())]
-        except UnicodeDecodeError:
-            raise Refused(f"{self.path}: column {self.texts[1]!r} is not UTF-8 text.") from None
+        names, places = self._texts(1)
+        more = tuple(self._texts(place) for place in range(2, len(self.texts)))
         values = np.concatenate(self._values) if self.value else None
-        return Table(owners, count, places, names, values)
+        return Table(owners, count, places, names, values, more)
+
+    def _texts(self, place: int) -> tuple[list[str], Codes]:
+        """The different texts of a column in order, and which of them each row has."""
+        column = self._labels[place]
+        assert column is not None
+        labels, places = self._sorted(place, column.finish)
+        try:
+            return [str(label) for label in (labels if isinstance(labels, list) else labels.tolist())], places
+        except UnicodeDecodeError:
+            raise Refused(f"{self.path}: column {self.texts[place]!r} is not UTF-8 text.") from None
 
     def _sorted(self, place: int, work: Callable[[], Any]) -> Any:
         """Work with labels, which must be of a kind that can be put in order."""

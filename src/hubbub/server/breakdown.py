@@ -1,0 +1,350 @@
+"""Estimates of several groups side by side, and what differs between two of them.
+
+A group is all strata with the same values of some labels, or of one period. Its state is the sum of theirs, so it is
+estimated as any other. Two things are different where there are several:
+
+- Noise. Who looks through G groups of K keys looks through G times K numbers. So a key stands out in a group only if it
+  does among all keys of all groups, and simultaneous intervals hold for all of them (Bonferroni, which needs no
+  independence).
+- Small groups. The task's `minimum_reports` holds for each of them, and for what is missing from the whole
+  (`hubbub.server.portions.withheld`). That is about what is shown: whoever has the states can add them up at will. What
+  protects people is the noise in each report, which does not depend on the limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hubbub.model.mechanism import Quantity, Refinement
+from hubbub.model.state import State
+from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.errors import Refused, optional
+from hubbub.primitives.markup import Markup, paragraph, whole
+from hubbub.primitives.text import cell, visible
+from hubbub.protocol.strata import Stratum
+from hubbub.protocol.task import Task
+from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
+from hubbub.server.comparison import Comparison, compare
+from hubbub.server.estimates import MEANINGS, Estimate, estimate
+from hubbub.server.findings import Findings
+from hubbub.server.fold import merge_into
+from hubbub.server.portions import NOT_TOLD, PERIOD, Choice, by, withheld
+from hubbub.server.truncation import Truncation
+
+#: What is said wherever labels tell people apart.
+PUBLIC = "Labels are public, noise does not hide them: the guarantee is about a record given its labels."
+AGAIN = "Somebody who reported in several periods has spent epsilon in each of them."
+
+Asked = Sequence[str | int] | str | int | None
+
+
+@dataclass(frozen=True, repr=False)
+class Breakdown:
+    """Estimates by group: `breakdown["de"]["home"].value`.
+
+    `names` are what the groups are made by, `withheld` says why groups are not shown. Estimates are in the order of the
+    groups, periods in the order of time.
+    """
+
+    names: tuple[str, ...]
+    groups: dict[str, Estimate]
+    withheld: dict[str, str]
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __iter__(self) -> Iterator[Estimate]:
+        return iter(self.groups.values())
+
+    def __contains__(self, group: object) -> bool:
+        return group in self.groups
+
+    def __getitem__(self, group: str) -> Estimate:
+        """The estimate of one group by what it is called: values of its labels, joined by commas."""
+        if group in self.withheld:
+            raise Refused(f"{group}: {self.withheld[group]}.")
+        if group not in self.groups:
+            raise Refused(
+                f"{visible(group)!r} is not among the {len(self):,} groups: {', '.join(list(self.groups)[:20])}."
+            )
+        return self.groups[group]
+
+    def labels_of(self, group: str) -> dict[str, str]:
+        """What a group is made of, by name."""
+        return dict(zip(self.names, group.split(", "), strict=True))
+
+    def of(self, key: str | int) -> Estimate:
+        """One key in all groups, a row for each; over periods, its trend."""
+        rows = [found.take([_place(found, key)]) for found in self]
+
+        def joined(name: str) -> Any:
+            return np.concatenate([getattr(row, name) for row in rows])
+
+        return replace(
+            rows[0],
+            keys=tuple(self.groups),
+            value=joined("value"),
+            error=joined("error"),
+            low=joined("low"),
+            high=joined("high"),
+            significance=joined("significance"),
+            flagged=joined("flagged"),
+            reports=sum(row.reports for row in rows),
+            findings=Findings(0, 0, max(row.findings.floor for row in rows), groups=len(rows)),
+            truncation=None,
+            group=str(key),
+        )
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The columns of a file, by name: one for each label, then those of an estimate."""
+        return _stacked(
+            [{**self._labels(group, len(found)), **found.columns()} for group, found in self.groups.items()]
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per group and key."""
+        columns = self.columns()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def about(self) -> dict[str, Any]:
+        """What the groups are, and why some are not shown."""
+        return {"by": list(self.names), "withheld": self.withheld, "notes": list(self.notes)}
+
+    def plain(self, top: int | None = None) -> dict[str, Any]:
+        """All of it as plain data; of each group the first rows."""
+        groups = []
+        for group, found in self.groups.items():
+            shown = found if top is None else found.top(top)
+            groups.append(
+                {**found.about(), **self.labels_of(group), "estimates": shown.rows(), "total": len(found)}
+            )
+        return {**self.about(), "groups": groups}
+
+    def to_pandas(self) -> Any:
+        """As a pandas DataFrame; what the numbers are is in its `attrs`."""
+        frame = optional("pandas").DataFrame(self.columns())
+        frame.attrs["hubbub"] = self.about()
+        return frame
+
+    def to_polars(self) -> Any:
+        """As a polars DataFrame."""
+        return optional("polars").DataFrame(self.columns())
+
+    def to_arrow(self) -> Any:
+        """As a pyarrow Table."""
+        return self._table(Estimate.to_arrow)
+
+    def save(self, path: str | Path) -> None:
+        """Write .csv, .json or .parquet, by the name's ending."""
+        kind = table_kind(path)
+        if kind == ".json":
+            write_atomic(path, json.dumps(self.plain(), indent=1).encode())
+        elif kind == ".csv":
+            parts = []
+            for group, found in self.groups.items():
+                safe = {"key": [cell(key) for key in found.keys]}
+                labels = self._labels(group, len(found))
+                parts.append({**labels, **found.columns(), **safe, **found.about_columns()})
+            write_atomic(path, csv_bytes(_stacked(parts)))
+        else:
+            write_atomic(path, parquet_bytes(self._table(Estimate.file_table)))
+
+    def plot(self, key: str | int, *, dark: bool = False, axes: Any = None) -> Any:
+        """Draw one key in all groups with its intervals, with matplotlib; returns the axes."""
+        from hubbub.server.pictures import draw
+
+        rows = self.of(key)
+        return draw(rows, rows, f"{visible(str(key))}: {MEANINGS[rows.quantity]}", dark, axes)
+
+    def __str__(self) -> str:
+        """Group by group, and what is not shown."""
+        parts = [f"{' and '.join(self.names)} {group}\n{found}" for group, found in self.groups.items()]
+        return "\n\n".join([*parts, "\n".join([*withheld_words(self.withheld), *self.notes])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        parts = []
+        for group, found in self.groups.items():
+            parts += [
+                paragraph(f"{' and '.join(self.names)} {group}", strong=True),
+                Markup(found._repr_html_()),
+            ]
+        said = [paragraph(line) for line in (*withheld_words(self.withheld), *self.notes)]
+        return whole(*parts, *said)
+
+    def _labels(self, group: str, count: int) -> dict[str, list[str]]:
+        return {name: [value] * count for name, value in self.labels_of(group).items()}
+
+    def _table(self, make: Callable[[Estimate], Any]) -> Any:
+        pyarrow = optional("pyarrow", "lake")
+        parts = []
+        for group, found in self.groups.items():
+            table = make(found).replace_schema_metadata(None)
+            for place, (name, column) in enumerate(self._labels(group, len(found)).items()):
+                table = table.add_column(place, name, [pyarrow.array(column, pyarrow.string())])
+            parts.append(table)
+        return pyarrow.concat_tables(parts).replace_schema_metadata({"hubbub": json.dumps(self.about())})
+
+
+def withheld_words(reasons: Mapping[str, str]) -> list[str]:
+    """A sentence for every group that is not shown."""
+    return [f"{group} is not shown: {why}." for group, why in reasons.items()]
+
+
+def estimate_by(
+    task: Task,
+    states: Mapping[Stratum, State],
+    names: Sequence[str] | str,
+    keys: Asked = None,
+    quantity: Quantity | None = None,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    refine: Refinement | None = None,
+    *,
+    choice: Choice | None = None,
+    correct: bool = False,
+    forgers: float = 0,
+    truncation: Callable[[list[Stratum]], Truncation | None] = lambda strata: None,
+    done: Callable[[int], None] = lambda more: None,
+) -> Breakdown:
+    """Estimates of the groups that labels, or "period", make among the states of a task.
+
+        task, states = open_states("visits.state")
+        hubbub.estimate_by(task, states, "country")["de"]
+
+    `names` are one or several of them. `choice` says which strata are asked about, left out all. `truncation` is asked
+    what was lost in the strata of a group, and `done` told of every group that is done. All else is as in `estimate`;
+    what stands out, and simultaneous intervals, hold for all keys of all groups together.
+    """
+    names = (names,) if isinstance(names, str) else tuple(names)
+    chosen = chosen_strata(task, states, choice or Choice())
+    groups = by(task, chosen, names)
+    if all(NOT_TOLD in group.split(", ") for group in groups):
+        raise Refused(
+            f"Nothing is told about the {' or '.join(names)} of these reports: they were not kept apart when they were "
+            "made or added up."
+        )
+    hidden = withheld(_counts(groups, states), task.minimum_reports)
+    shown = {group: strata for group, strata in groups.items() if group not in hidden}
+    if not shown:
+        raise Refused(
+            f"None of {len(groups):,} groups has {max(task.minimum_reports, 1):,} reports, below which estimates are "
+            "withheld."
+        )
+    found = {}
+    for group, strata in shown.items():
+        options = (keys, quantity, level, simultaneous, refine)
+        more: dict[str, Any] = {"correct": correct, "forgers": forgers, "groups": len(shown)}
+        total, known = sum_of(task, states, strata), truncation(strata)
+        one = estimate(task, total, *options, truncation=known, **more)
+        found[group] = replace(one, group=group)
+        done(1)
+    notes = [PUBLIC] if any(name != PERIOD for name in names) else []
+    return Breakdown(names, found, hidden, tuple([*notes, AGAIN] if PERIOD in names else notes))
+
+
+def compare_groups(
+    task: Task,
+    states: Mapping[Stratum, State],
+    name: str,
+    values: Sequence[str],
+    keys: Asked = None,
+    quantity: Quantity | None = None,
+    level: float = 0.95,
+    simultaneous: bool = False,
+    *,
+    choice: Choice | None = None,
+) -> list[Comparison]:
+    """What differs between two values of a label, or two periods (name "period"); of more, each against the first.
+
+        hubbub.compare_groups(task, states, "country", ["de", "fr"])[0]
+
+    What counts as different, and simultaneous intervals, hold for all keys of all these comparisons together.
+    """
+    if len(values) < 2 or len(set(values)) < len(values):
+        raise Refused(f"Name two or more different values of {visible(name)!r} to compare.")
+    base = choice or Choice()
+    if name == PERIOD and (base.first, base.last) != (None, None):
+        raise Refused("Periods that are compared are chosen by their names alone, without from and to.")
+    if name in base.where:
+        raise Refused(f"{name} cannot be chosen and compared at once.")
+    sides = []
+    for value in values:
+        if name == PERIOD:
+            side = replace(base, first=value, last=value)
+        else:
+            side = replace(base, where={**base.where, name: value})
+        sides.append(chosen_strata(task, states, side))
+    for value, strata in zip(values[1:], sides[1:], strict=True):
+        if set(strata) & set(sides[0]):
+            raise Refused(f"{values[0]} and {value} overlap: only what is apart can be compared.")
+    titles = [value if name == PERIOD else f"{name} {value}" for value in values]
+    first = (task, sum_of(task, states, sides[0]))
+    note = AGAIN if name == PERIOD else PUBLIC
+    found = []
+    for title, strata in zip(titles[1:], sides[1:], strict=True):
+        second = (task, sum_of(task, states, strata))
+        options = (keys, quantity, level, simultaneous)
+        one = compare(first, second, *options, sides=(titles[0], title), pairs=len(values) - 1)
+        found.append(replace(one, notes=(*one.notes, note)))
+    return found
+
+
+def chosen_strata(task: Task, states: Mapping[Stratum, State], choice: Choice) -> list[Stratum]:
+    """The strata of a choice, unless they must not be shown apart from the others (`minimum_reports`).
+
+    Labels are looked at first, then periods among those with the labels. In both steps what is chosen must have all
+    groups that would be withheld beside the others, or none of them.
+    """
+    found = choice.of(task, states)
+    labels = Choice(choice.where).of(task, states)
+    if choice.where:
+        _check_shown(by(task, states, sorted(choice.where)), labels, states, task.minimum_reports)
+    if (choice.first, choice.last) != (None, None):
+        _check_shown(by(task, labels, [PERIOD]), found, states, task.minimum_reports)
+    return found
+
+
+def _check_shown(
+    groups: Mapping[str, list[Stratum]],
+    chosen: Iterable[Stratum],
+    states: Mapping[Stratum, State],
+    least: int,
+) -> None:
+    hidden = withheld(_counts(groups, states), least)
+    wanted = set(chosen)
+    touched = [group for group in hidden if wanted & set(groups[group])]
+    if touched and len(touched) < len(hidden):
+        raise Refused(f"{touched[0]} is not shown: {hidden[touched[0]]}.")
+
+
+def sum_of(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> State:
+    """The state of some strata together."""
+    total = task.mechanism.empty(task.keys)
+    for stratum in strata:
+        merge_into(total, states[stratum])
+    return total
+
+
+def _counts(groups: Mapping[str, list[Stratum]], states: Mapping[Stratum, State]) -> dict[str, int]:
+    return {group: sum(states[stratum].count for stratum in strata) for group, strata in groups.items()}
+
+
+def _place(found: Estimate, key: str | int) -> int:
+    if key not in found:
+        raise Refused(f"{visible(str(key))!r} is not among the {len(found):,} keys of these estimates.")
+    return found.keys.index(str(key))
+
+
+def _stacked(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Columns below each other."""
+    return {name: [value for part in parts for value in part[name]] for name in parts[0]}
