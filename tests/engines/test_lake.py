@@ -30,6 +30,7 @@ from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.state import State
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import load_state, save_reports
+from hubbub.protocol.strata import UNTOLD
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Rejected, aggregate
 from hubbub.simulation.populations import distinct_population
@@ -416,9 +417,9 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(
     assert set_aside(found) == set_aside(whole)
     assert found.repeated == whole.repeated == 2
     sources, _ = lake.find_sources(paths, None)
-    groups = [group.source.path for group in lake._groups(sources)]
-    assert sum(len(work) for work in folded) == len(groups) - after
-    assert found.resumed == len(set(groups[:after]))
+    paths_of_groups = [group.source.path for group in lake.groups_of(sources)]
+    assert sum(len(work.groups) for work in folded) == len(paths_of_groups) - after
+    assert found.resumed == len(set(paths_of_groups[:after]))
 
 
 def test_changed_files_and_other_runs_are_noticed(
@@ -463,7 +464,7 @@ def test_any_flipped_bit_of_a_manifest_is_refused_or_means_nothing(tmp_path: Pat
     state.count = 3
     written = manifest.Manifest(path, listed, files)
     written._next = 0
-    written.add([("a", 0)], state, [Rejected("a", "bad", np.array([1]), np.array([2]))])
+    written.add([("a", 0)], {UNTOLD: state}, [Rejected("a", "bad", np.array([1]), np.array([2]))])
     data = path.read_bytes()
     (tmp_path / ".m.half").write_bytes(data[:50])
     taken = 0
@@ -477,7 +478,7 @@ def test_any_flipped_bit_of_a_manifest_is_refused_or_means_nothing(tmp_path: Pat
         except Refused:
             continue
         taken += 1
-        assert (found.done, found.state.to_bytes()) == ({("a", 0)}, state.to_bytes())
+        assert (found.done, found.states[UNTOLD].to_bytes()) == ({("a", 0)}, state.to_bytes())
         assert [rejected.rows.tolist() for rejected in found.rejected] == [[1]]
     assert taken < 4 * len(data)
     assert [file.name for file in tmp_path.iterdir()] == ["m"], "what a killed run had half written is gone"

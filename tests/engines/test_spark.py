@@ -17,11 +17,20 @@ import pytest
 from numpy.typing import NDArray
 
 from helpers import refused, small_task
-from hubbub.engines import lake
+from hubbub.engines import executors, lake
 from hubbub.engines import spark as crowd
-from hubbub.engines.arrow import NO_ID, NO_REPORTS, OTHER_TASK, report_table, save_parquet
+from hubbub.engines.arrow import (
+    NO_ID,
+    NO_REPORTS,
+    NO_STRATUM,
+    OTHER_TASK,
+    report_table,
+    save_parquet,
+    save_parquet_by,
+)
 from hubbub.model.record import Entries
-from hubbub.protocol.files import load_state
+from hubbub.protocol.files import load_state, total_of
+from hubbub.protocol.strata import UNTOLD, Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.discovery import discover
 from hubbub.server.fold import aggregate
@@ -108,6 +117,46 @@ def test_tasks_and_days_in_one_pass(session: Any) -> None:
     assert whole[(KEPT.digest.hex(),)].count == 120
 
 
+def labelled() -> Task:
+    fields = {name: getattr(TASK, name) for name in Task.model_fields}
+    return Task.parse({**fields, "period": "week", "labels": {"country": ["de", "fr"]}})
+
+
+def test_strata_stay_apart_and_add_up_to_the_whole(session: Any, tmp_path: Path) -> None:
+    """From Parquet with a column of strata, some rows of which are no strata of the task."""
+    task, packed = labelled(), reports(600)
+    de, fr = Stratum(("de",), "2026-W46"), Stratum(("fr",), "2026-W46")
+    parts = {de: packed[:200], fr: packed[200:550], UNTOLD: packed[550:]}
+    save_parquet_by(tmp_path / "a.parquet", task, parts, DAYS[0], 20)
+    df = session.read.parquet(str(tmp_path)).repartition(4)
+    found = crowd.strata(df, task)
+    assert {at: state.to_bytes() for at, state in found.items()} == {
+        at: aggregate(task, part).to_bytes() for at, part in parts.items()
+    }
+    whole = aggregate(task, packed).to_bytes()
+    assert total_of(task, found).to_bytes() == whole
+    assert crowd.aggregate(df, task).to_bytes() == whole
+    assert {at: state.to_bytes() for at, state in lake.aggregate([tmp_path]).states.items()} == {
+        at: state.to_bytes() for at, state in found.items()
+    }
+    rows = [
+        (f"b{place}", text, packed[:3].tobytes()) for place, text in enumerate(("country=xx", None, "@2026"))
+    ]
+    odd = session.createDataFrame(rows, "batch string, stratum string, reports binary")
+    with pytest.warns(UserWarning, match=f"1 times {NO_STRATUM}"):
+        some = crowd.strata(odd, task)
+    assert {at: state.count for at, state in some.items()} == {UNTOLD: 3, Stratum((), "2026"): 3}
+    with pytest.warns(UserWarning, match=NO_STRATUM):
+        assert crowd.aggregate(odd, task).count == 6
+    assert [(row["batch"], row["reason"]) for row in crowd.rejected(odd, [task]).collect()] == [
+        ("b0", NO_STRATUM)
+    ]
+    plain = frame(session, report_table(TASK, packed[:20], DAYS[0], 5))
+    assert list(crowd.strata(plain, TASK)) == [UNTOLD]
+    with refused("not made on Spark"):
+        crowd.privatize(plain, task, "task", "batch", "day")
+
+
 def test_skewed_partitions_and_the_tree(session: Any) -> None:
     """Forty partitions, most of them empty, one with nearly all rows, and no ids."""
     packed = reports(500)
@@ -130,14 +179,14 @@ def test_too_many_groups_are_handed_on_early(monkeypatch: pytest.MonkeyPatch) ->
             return 35
 
     monkeypatch.setattr(pyspark, "TaskContext", Context)
-    monkeypatch.setattr(crowd, "_HELD", 0)
+    monkeypatch.setattr(executors, "_HELD", 0)
     packed = reports(90)
     batches = report_table(TASK, packed, DAYS[0], 10).to_batches(max_chunksize=3)
     texts, by = (TASK.canonical,), ("task", "day")
-    partial = list(crowd._folding(texts, by)(iter(batches)))
+    partial = list(executors.folding(texts, by)(iter(batches)))
     assert len(partial) == 3
     assert {row["branch"].to_pylist()[0] for row in partial} == {35 >> 4}
-    (merged,) = crowd._merging(texts, by)(iter(partial))
+    (merged,) = executors.merging(texts, by)(iter(partial))
     assert merged["state"].to_pylist() == [aggregate(TASK, packed).to_bytes()]
     assert merged["branch"].to_pylist() == [0]
 

@@ -2,7 +2,8 @@
 
 One row per batch. Columns: `task` (the task's digest in hex), `day`, `batch` (an id chosen by whoever sent the batch,
 so that a batch that arrives twice counts once) and `reports` (whole reports one after another). The file's metadata
-holds the task itself. Only `reports` must be there.
+holds the task itself. Only `reports` must be there. Where reports have labels or periods, a column `stratum` has them
+as `hubbub.protocol.strata` writes them; nothing is told where it is empty or missing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import datetime
 import io
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from hubbub.primitives.arrays import Bools, Bytes, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.strata import LONGEST, Stratum, check_number, stratum_in, text_of
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, Rejected
 
@@ -32,17 +35,21 @@ LONGEST_ID = 256
 # Why rows are set aside. (Reasons within a row are the layout's.)
 OTHER_TASK = "the row belongs to another task"
 NO_REPORTS = "the row has no reports"
+NO_STRATUM = "the row has a label or a period that the task does not have"
 NO_ID = f"the row has no batch id, or one longer than {LONGEST_ID} bytes"
 
 
-def report_schema(task: Task) -> Any:
-    """The Arrow schema of files with reports of one task."""
+def report_schema(task: Task, strata: bool = False) -> Any:
+    """The Arrow schema of files with reports of one task; with `strata`, by stratum."""
     pa = optional("pyarrow", "lake")
     columns = [("task", pa.string()), ("day", pa.date32()), ("batch", pa.string()), ("reports", pa.binary())]
+    columns += [("stratum", pa.string())] if strata else []
     return pa.schema(columns, metadata={TASK_KEY: task.canonical})
 
 
-def report_table(task: Task, packed: Bytes, day: datetime.date | None, per_row: int) -> Any:
+def report_table(
+    task: Task, packed: Bytes, day: datetime.date | None, per_row: int, stratum: Stratum | None = None
+) -> Any:
     """Packed reports [n, width] as an Arrow table, `per_row` of them to a row, each row with an id of its own."""
     pa = optional("pyarrow", "lake")
     width = task.mechanism.layout.width
@@ -51,7 +58,9 @@ def report_table(task: Task, packed: Bytes, day: datetime.date | None, per_row: 
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(packed).tobytes())]
     reports = pa.Array.from_buffers(pa.large_binary(), rows, buffers)
     columns = [[task.digest.hex()] * rows, [day] * rows, [secrets.token_hex(16) for _ in range(rows)]]
-    return pa.table([*columns, reports.cast(pa.binary())], schema=report_schema(task))
+    columns.append(reports.cast(pa.binary()))
+    columns += [] if stratum is None else [[text_of(task, stratum)] * rows]
+    return pa.table(columns, schema=report_schema(task, stratum is not None))
 
 
 def save_parquet(
@@ -61,6 +70,22 @@ def save_parquet(
     parquet = optional("pyarrow.parquet", "lake")
     buffer = io.BytesIO()
     parquet.write_table(report_table(task, packed, day, per_row), buffer)
+    write_atomic(path, buffer.getvalue())
+
+
+def save_parquet_by(
+    path: str | Path,
+    task: Task,
+    parts: Mapping[Stratum, Bytes],
+    day: datetime.date | None,
+    per_row: int = 1000,
+) -> None:
+    """The same by stratum, in a column of that name."""
+    pa, parquet = optional("pyarrow", "lake"), optional("pyarrow.parquet", "lake")
+    check_number(task, parts)
+    tables = [report_table(task, packed, day, per_row, stratum) for stratum, packed in parts.items()]
+    buffer = io.BytesIO()
+    parquet.write_table(pa.concat_tables([report_schema(task, True).empty_table(), *tables]), buffer)
     write_atomic(path, buffer.getvalue())
 
 
@@ -80,7 +105,7 @@ def check_columns(schema: Any, source: str) -> None:
     types = optional("pyarrow.types", "lake")
     if "reports" not in schema.names:
         raise Refused(f"{source} has no column 'reports'; its columns are {', '.join(schema.names)}.")
-    for name in {"task", "batch", "reports"} & set(schema.names):
+    for name in {"task", "batch", "reports", "stratum"} & set(schema.names):
         kind = schema.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
         fits = types.is_binary(kind) or types.is_large_binary(kind)
@@ -134,6 +159,28 @@ def named(column: Any) -> Bools:
     short = compute.less_equal(compute.binary_length(plain(column)), LONGEST_ID)
     found: Bools = short.fill_null(False).to_numpy(zero_copy_only=False)
     return found
+
+
+def strata_of(task: Task, column: Any) -> tuple[list[Stratum], Int64s, Bools]:
+    """The different strata in a column of text, which of them each row has, and which rows have one of the task's.
+
+    A missing text is that of reports about which nothing is told.
+    """
+    compute = optional("pyarrow.compute", "lake")
+    found = plain(column).fill_null(b"").dictionary_encode()
+    if hasattr(found, "combine_chunks"):
+        found = found.combine_chunks()
+    strata: list[Stratum] = []
+    places = []
+    short = compute.less_equal(compute.binary_length(found.dictionary), LONGEST).to_pylist()
+    for text, fits in zip(found.dictionary, short, strict=True):
+        try:
+            strata.append(stratum_in(task, text.as_py().decode("ascii", "replace") if fits else "?"))
+            places.append(len(strata) - 1)
+        except Refused:
+            places.append(-1)
+    which = np.array(places or [-1], dtype=np.int64)[found.indices.to_numpy(zero_copy_only=False)]
+    return strata, which, which >= 0
 
 
 class IdHash:

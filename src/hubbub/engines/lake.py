@@ -7,36 +7,48 @@ beside the output until the run is complete.
 Repeated batches are found beforehand, from the columns `task` and `batch` alone: of rows with one id the first counts,
 in the order of the files, so the result does not depend on which process was quicker. That takes about 50 bytes of
 memory per row, whatever the rows hold. Folding takes less than 1 GB per process.
+
+Reports by stratum (a column of that name) have a state for each. If these are too many to hold, the lake is read
+several times, for some strata at a time, and the states of those that are done wait in a file.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from hubbub.engines.arrow import NO_ID, OTHER_TASK, IdHash, add_rows, check_columns, named, rows_of, task_in
-from hubbub.engines.manifest import GroupKey, Manifest
+from hubbub.engines.arrow import (
+    NO_ID,
+    NO_STRATUM,
+    OTHER_TASK,
+    IdHash,
+    add_rows,
+    named,
+    rows_of,
+    strata_of,
+)
+from hubbub.engines.manifest import GroupKey, Manifest, Sums
 from hubbub.engines.pool import Run, cores, workers
+from hubbub.engines.row_groups import Group, cut, find_sources, groups_of, read_rows
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Int64s, UInt64s
-from hubbub.primitives.envelope import MAGIC
 from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.files import total_of
+from hubbub.protocol.strata import UNTOLD, Stratum, check_number
 from hubbub.protocol.task import Task
+from hubbub.server.evidence import Evidence
 from hubbub.server.fold import Fold, Rejected, count_reasons
 
-#: Bytes of reports, and rows, that are read at a time.
-_READ, _ROWS = 1 << 23, 1 << 17
 #: Bytes of reports, and rows, from which on processes of their own gain more than starting them costs.
 _WORTH, _WORTH_ROWS = 1 << 27, 1 << 21
 #: Bytes of reports that a process is given at least and at most, and rows when it looks at batch ids only.
 _LEAST, _MOST, _MOST_IDS = 1 << 22, 1 << 25, 1 << 20
+#: Bytes of states by stratum that are held at a time; of more, the lake is read several times.
+_HELD = 1 << 26
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
@@ -45,49 +57,12 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Source:
-    """A Parquet file as it was when the run began."""
-
-    path: str
-    size: int
-    modified: int
-    rows: tuple[int, ...]
-    bytes: tuple[int, ...]
-    columns: frozenset[str]
-
-    @property
-    def fingerprint(self) -> tuple[str, int, int]:
-        return self.path, self.size, self.modified
-
-    def check(self) -> None:
-        """Refuse a file that has changed since."""
-        if _stamp(self.path) != (self.size, self.modified):
-            raise Refused(f"{self.path} changed while it was read; run again when nobody writes to it.")
-
-
-@dataclass(frozen=True)
-class Group:
-    """One row group of a source; its first row's number in the file."""
-
-    source: Source
-    number: int
-    first: int
-
-    @property
-    def bytes(self) -> int:
-        return self.source.bytes[self.number]
-
-    @property
-    def key(self) -> GroupKey:
-        return self.source.path, self.number
-
-
-@dataclass(frozen=True)
 class Lake:
     """What a run over a lake of reports found."""
 
     task: Task
-    state: State
+    #: The sum of each stratum that has reports.
+    states: Sums
     rejected: list[Rejected]
     #: Rows that were left out because an earlier row has the same batch id.
     repeated: int
@@ -96,6 +71,20 @@ class Lake:
     files: int
     #: Files that an interrupted run had already counted, at least in part.
     resumed: int
+    #: Files in which an interrupted run would have been taken up, and states wait; to be removed when they are safe.
+    kept: tuple[Path, ...] = ()
+    #: What may show forged reports, if that was asked for.
+    evidence: Evidence | None = None
+
+    @property
+    def count(self) -> int:
+        """How many reports were counted."""
+        return sum(self.states.counts.values())
+
+    @cached_property
+    def state(self) -> State:
+        """The state of all strata together."""
+        return total_of(self.task, self.states)
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -109,191 +98,140 @@ def aggregate(
     jobs: int | None = 1,
     manifest: str | Path | None = None,
     progress: Progress = lambda step, more, total: None,
+    evidence: bool = False,
 ) -> Lake:
     """Add up all reports in these Parquet files and folders of them.
 
     The task comes from the files unless it is given; files of another task are refused, rows of another task set
     aside. The work is spread over `jobs` processes (None: over all cores if there is enough of it). With `manifest`,
-    the run keeps what is done in that file, goes on from it if it is there, and leaves it for the caller to remove
-    once the state is safe. `progress(step, more, total)` counts bytes.
+    the run keeps what is done in that file (and others beside it, where strata are many), goes on from it if it is
+    there, and leaves it for the caller to remove once the state is safe. `progress(step, more, total)` counts bytes.
+    With `evidence`, and without a manifest, what may show that reports are forged is counted along.
     """
+    if evidence and manifest is not None:
+        raise Refused("What may show forged reports is counted in one go, without a manifest.")
     sources, task = find_sources(paths, task)
-    ledger = Manifest.open(manifest, task, [source.fingerprint for source in sources])
-    groups = list(_groups(sources))
+    groups = list(groups_of(sources))
     total = sum(group.bytes for group in groups)
     if jobs is None:
         worth = total >= _WORTH or sum(sum(source.rows) for source in sources) >= _WORTH_ROWS
         jobs = cores() if worth else 1
+    ledgers = []
     with workers(jobs, task) as run:
         repeated = _repeated(run, task, [g for g in groups if "batch" in g.source.columns], progress)
-        left = [group for group in groups if group.key not in ledger.done]
-        still = sum(group.bytes for group in left)
-        progress("aggregating", total - still, total)
-        lots = _cut(left, lambda group: group.bytes, min(_MOST, max(_LEAST, still // (4 * jobs))))
-        works = [[(group, repeated.get(group.key, _NO_ROWS)) for group in lot] for lot in lots]
-        with ledger:
-            for work, (state, rejected) in run(_fold, works):
-                for group, _ in work:
-                    group.source.check()
-                    progress("aggregating", group.bytes, total)
-                ledger.add([group.key for group, _ in work], state, rejected)
+        passes = _passes(task, _strata(run, task, groups))
+        seen = Evidence(task) if evidence else None
+        for turn, strata in enumerate(passes):
+            path = None if manifest is None else Path(f"{manifest}.{turn}" if turn else manifest)
+            ledger = Manifest.open(path, task, [source.fingerprint for source in sources], strata)
+            ledgers.append(ledger)
+            left = [group for group in groups if group.key not in ledger.done]
+            still = sum(group.bytes for group in left)
+            progress("aggregating", total - still, total * len(passes))
+            least = max(_LEAST, min(_MOST, _HELD if len(strata) > 1 else 0))
+            lots = cut(left, lambda group: group.bytes, min(_MOST, max(least, still // (4 * jobs))))
+            works = [
+                _Work(turn, strata, [(group, repeated.get(group.key, _NO_ROWS)) for group in lot], evidence)
+                for lot in lots
+            ]
+            with ledger:
+                for work, (states, rejected, counted) in run(_fold, works):
+                    for group, _ in work.groups:
+                        group.source.check()
+                        progress("aggregating", group.bytes, total * len(passes))
+                    ledger.add([group.key for group, _ in work.groups], states, rejected)
+                    if seen is not None and counted is not None:
+                        seen.merge(counted)
+            if len(passes) > 1 and path is not None:
+                ledger.spill()
     return Lake(
         task,
-        ledger.state,
-        ledger.rejected,
+        Sums(ledgers),
+        [lot for ledger in ledgers for lot in ledger.rejected],
         sum(len(rows) for rows in repeated.values()),
         [source.path for source in sources if "batch" not in source.columns],
         len(sources),
-        ledger.resumed,
+        max(ledger.resumed for ledger in ledgers),
+        tuple(ledger.path for ledger in ledgers if ledger.path is not None),
+        seen,
     )
 
 
-# Which files, which task
+# Strata
 
 
-def find_sources(paths: Iterable[str | Path], task: Task | None) -> tuple[list[Source], Task]:
-    """The Parquet files behind files and folders, and the one task they belong to."""
-    files = [file for path in paths for file in _listed(Path(path))]
-    seen: dict[Path, Path] = {}
-    for file in files:
-        if file.resolve() in seen:
-            raise Refused(f"{file} is named twice; its reports would count twice.")
-        seen[file.resolve()] = file
-    sources = []
-    named_by = "--task"
-    for file in files:
-        source, found = _inspect(file)
-        if found is not None and task is not None and found.digest != task.digest:
-            raise Refused(
-                f"{file} belongs to task {found.name!r} ({found.digest.hex()}), "
-                f"{named_by} to {task.name!r} ({task.digest.hex()})."
-            )
-        if found is not None and task is None:
-            task, named_by = found, str(file)
-        sources.append(source)
-    if task is None:
-        raise Refused(f"{files[0]} does not say which task its reports belong to: name it (--task FILE).")
-    for source in sources:
-        folder = dict(part.split("=", 1) for part in Path(source.path).parts if "=" in part)
-        if "task" not in source.columns and folder.get("task", task.digest.hex()) != task.digest.hex():
-            raise Refused(f"{source.path} lies in a folder of another task than {task.digest.hex()}.")
-    return sources, task
+def _strata(run: Run, task: Task, groups: list[Group]) -> list[Stratum]:
+    """The strata of the task that occur, in order; of files without the column nothing is told."""
+    told = [group for group in groups if "stratum" in group.source.columns]
+    found = {UNTOLD} if len(told) < len(groups) or not groups else set()
+    for _, strata in run(_strata_in, cut(told, lambda group: group.source.rows[group.number], _MOST_IDS)):
+        found |= strata
+        check_number(task, found)
+    return sorted(found) or [UNTOLD]
 
 
-def _listed(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(
-        file
-        for file in path.rglob("*.parquet")
-        if not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-    )
-    if not files:
-        raise Refused(f"{path} holds no .parquet files.")
-    return files
-
-
-def _stamp(path: str | Path) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError as problem:
-        raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
-    return found.st_size, found.st_mtime_ns
-
-
-def _inspect(path: Path) -> tuple[Source, Task | None]:
-    """A file's shape, and the task in its metadata."""
-    size, modified = _stamp(path)
-    with _opened(str(path)) as file:
-        schema, shape = file.schema_arrow, file.metadata
-        check_columns(schema, str(path))
-        groups = [shape.row_group(number) for number in range(shape.num_row_groups)]
-        place = next(c for c in range(shape.num_columns) if shape.schema.column(c).path == "reports")
-        source = Source(
-            str(path),
-            size,
-            modified,
-            tuple(group.num_rows for group in groups),
-            tuple(group.column(place).total_uncompressed_size for group in groups),
-            frozenset(schema.names) & {"task", "batch"},
-        )
-        return source, task_in(schema.metadata, str(path))
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """A Parquet file; what is wrong with it is refused."""
-    pyarrow, parquet = optional("pyarrow", "lake"), optional("pyarrow.parquet", "lake")
-    try:
-        with parquet.ParquetFile(path, buffer_size=1 << 20) as file:  # or a row group is read at once
-            yield file
-    except (pyarrow.ArrowException, OSError) as problem:
-        if _is_ours(path):
-            raise Refused(f"{path} is a hubbub file and no Parquet; give it another ending.") from None
-        raise Refused(f"{path} is not a readable Parquet file: {str(problem).splitlines()[0]}") from None
-
-
-def _is_ours(path: str) -> bool:
-    """Whether a file that is called Parquet is one of hubbub's own, of reports or of a state."""
-    with suppress(OSError), Path(path).open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
-    return False
-
-
-# Row groups
-
-
-def _groups(sources: Iterable[Source]) -> Iterator[Group]:
-    for source in sources:
-        first = 0
-        for number, rows in enumerate(source.rows):
-            yield Group(source, number, first)
-            first += rows
-
-
-def _cut(groups: Iterable[Group], weight: Callable[[Group], int], most: int) -> list[list[Group]]:
-    """Row groups in lots of at most `most` together, or of one that is larger."""
-    lots: list[list[Group]] = []
-    load = 0
+def _strata_in(task: Task, groups: list[Group]) -> set[Stratum]:
+    found: set[Stratum] = set()
     for group in groups:
-        if not lots or load + weight(group) > most:
-            lots.append([])
-            load = 0
-        lots[-1].append(group)
-        load += weight(group)
-    return lots
+        columns = group.source.columns & {"task", "stratum"}
+        for _, batch in read_rows(group, columns):
+            strata, which, known = strata_of(task, batch["stratum"])
+            if "task" in columns:
+                known &= rows_of(batch["task"], task.digest.hex())
+            found |= {strata[place] for place in np.unique(which[known]).tolist()}
+    return found
 
 
-def _read(group: Group, wanted: frozenset[str]) -> Iterator[tuple[Int64s, Any]]:
-    """Row numbers and columns of a row group, a few megabytes at a time."""
-    source, first = group.source, group.first
-    per_row = group.bytes // max(1, source.rows[group.number]) + 1 if "reports" in wanted else 1
-    size = max(1, min(_ROWS, _READ // per_row))
-    with _opened(source.path) as file:
-        for batch in file.iter_batches(size, [group.number], sorted(wanted), use_threads=False):
-            yield np.arange(first, first + batch.num_rows, dtype=np.int64), batch
-            first += batch.num_rows
+def _passes(task: Task, strata: list[Stratum]) -> list[tuple[Stratum, ...]]:
+    """Strata, some at a time, whose states can be held together."""
+    most = max(1, _HELD // max(1, task.mechanism.empty(task.keys).totals.nbytes))
+    return [tuple(strata[start : start + most]) for start in range(0, len(strata), most)]
 
 
-def _fold(task: Task, work: list[tuple[Group, Int64s]]) -> tuple[State, list[Rejected]]:
-    """The partial state of some row groups, without their repeated rows."""
+@dataclass(frozen=True)
+class _Work:
+    """Row groups with their repeated rows, which strata are added up in which turn, and whether with evidence."""
+
+    turn: int
+    strata: tuple[Stratum, ...]
+    groups: list[tuple[Group, Int64s]]
+    evidence: bool
+
+
+def _fold(task: Task, work: _Work) -> tuple[dict[Stratum, State], list[Rejected], Evidence | None]:
+    """The partial states of some strata in some row groups, without repeated rows.
+
+    What is wrong with a row itself is noted in the first turn, and with its reports when it is its stratum's turn.
+    """
     pa = optional("pyarrow", "lake")
-    fold = Fold(task)
+    evidence = Evidence(task) if work.evidence else None
+    folds = {stratum: Fold(task, evidence) for stratum in work.strata}
+    turn, aside = work.turn, folds[work.strata[0]]
     checks = (("task", partial(rows_of, digest=task.digest.hex()), OTHER_TASK), ("batch", named, NO_ID))
-    for group, repeated in work:
+    for group, repeated in work.groups:
         path, columns = group.source.path, group.source.columns
-        for numbers, batch in _read(group, columns | {"reports"}):
+        for numbers, batch in read_rows(group, columns | {"reports"}):
             kept = ~np.isin(numbers, repeated)
             for column, good, reason in checks:
                 if column in columns:
                     fine = good(batch[column])
-                    fold.set_aside(path, reason, numbers[kept & ~fine])
+                    if turn == 0:
+                        aside.set_aside(path, reason, numbers[kept & ~fine])
                     kept &= fine
-            reports = batch["reports"]
-            if not kept.all():
-                numbers, reports = numbers[kept], reports.filter(pa.array(kept))
-            add_rows(fold, path, numbers, reports)
-    return fold.finish(), fold.rejected
+            there, which = [UNTOLD], np.zeros(len(numbers), dtype=np.int64)
+            if "stratum" in columns:
+                there, which, fine = strata_of(task, batch["stratum"])
+                if turn == 0:
+                    aside.set_aside(path, NO_STRATUM, numbers[kept & ~fine])
+                kept &= fine
+            for place, stratum in enumerate(there):
+                mine = kept & (which == place)
+                if stratum in folds and mine.any():
+                    reports = batch["reports"] if mine.all() else batch["reports"].filter(pa.array(mine))
+                    add_rows(folds[stratum], path, numbers[mine], reports)
+    states = {stratum: fold.finish() for stratum, fold in folds.items()}
+    rejected = [lot for fold in folds.values() for lot in fold.rejected]
+    return {stratum: state for stratum, state in states.items() if state.count}, rejected, evidence
 
 
 # Repeated batches
@@ -306,7 +244,7 @@ def _repeated(run: Run, task: Task, groups: list[Group], progress: Progress) -> 
     hashing = IdHash()
     total = sum(group.bytes for group in groups)
     found: dict[GroupKey, tuple[Int64s, UInt64s]] = {}
-    lots = _cut(groups, lambda group: group.source.rows[group.number], _MOST_IDS)
+    lots = cut(groups, lambda group: group.source.rows[group.number], _MOST_IDS)
     for (_, lot), results in run(_ids, [(hashing, lot) for lot in lots]):
         for group, result in zip(lot, results, strict=True):
             found[group.key] = result
@@ -332,7 +270,7 @@ def _ids(task: Task, work: tuple[IdHash, list[Group]]) -> list[tuple[Int64s, UIn
     results = []
     for group in groups:
         numbers, ids = [_NO_ROWS], [np.zeros((0, 2), dtype=np.uint64)]
-        for rows, batch in _read(group, group.source.columns):
+        for rows, batch in read_rows(group, group.source.columns & {"task", "batch"}):
             ours = named(batch["batch"])
             if "task" in group.source.columns:
                 ours = ours & rows_of(batch["task"], task.digest.hex())

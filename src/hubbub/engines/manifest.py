@@ -2,7 +2,8 @@
 
 A zip archive, written whole or not at all: `about.json` (the task's digest, the files as they were, the row groups
 that are counted), `state` (their sum) and `rejected.json` (what they had that was set aside). The three
-always belong together, so nothing is counted twice or lost, whenever the run ended.
+always belong together, so nothing is counted twice or lost, whenever the run ended. Of reports by stratum there is a
+state for each, and if these are too many to be in memory at once, a manifest for some of them at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import time
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from hubbub.model.state import State
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.strata import UNTOLD, Stratum, text_of
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Rejected, merge_into
 
@@ -31,7 +33,7 @@ Fingerprint = tuple[str, int, int]
 #: A file and the number of one of its row groups.
 GroupKey = tuple[str, int]
 
-_FORMAT = 1
+_FORMAT, _FORMAT_BY = 1, 2
 #: What a damaged archive can lead to.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, LookupError, TypeError, EOFError, RuntimeError)
 #: Seconds between two writes, at least; and how much longer than a write itself.
@@ -44,9 +46,12 @@ class Manifest:
     As a context manager it writes what is missing when the run is interrupted.
     """
 
-    def __init__(self, path: Path | None, task: Task, files: list[Fingerprint]) -> None:
+    def __init__(
+        self, path: Path | None, task: Task, files: list[Fingerprint], strata: Sequence[Stratum] = (UNTOLD,)
+    ) -> None:
         self.path, self.task, self.files = path, task, files
-        self.state: State = task.mechanism.empty(task.keys)
+        self.states: dict[Stratum, State] = {at: task.mechanism.empty(task.keys) for at in strata}
+        self._strata = tuple(strata)
         self.done: set[GroupKey] = set()
         self.rejected: list[Rejected] = []
         self.resumed = 0
@@ -54,19 +59,28 @@ class Manifest:
         self._next = time.monotonic() + _PAUSE
 
     @classmethod
-    def open(cls, path: str | Path | None, task: Task, files: list[Fingerprint]) -> Manifest:
+    def open(
+        cls,
+        path: str | Path | None,
+        task: Task,
+        files: list[Fingerprint],
+        strata: Sequence[Stratum] = (UNTOLD,),
+    ) -> Manifest:
         """The manifest in a file, or an empty one; refused if files or task are not the same as then."""
-        manifest = cls(Path(path) if path else None, task, files)
+        manifest = cls(Path(path) if path else None, task, files, strata)
         if manifest.path is not None and manifest.path.exists():
             manifest._load(read_file(manifest.path))
             for half in manifest.path.parent.glob(f".{glob.escape(manifest.path.name)}.*"):
                 half.unlink(missing_ok=True)  # what was being written when that run was killed
         return manifest
 
-    def add(self, groups: Iterable[GroupKey], state: State, rejected: list[Rejected]) -> None:
+    def add(
+        self, groups: Iterable[GroupKey], states: Mapping[Stratum, State], rejected: list[Rejected]
+    ) -> None:
         """Count row groups. Interrupted in here, sum and list may not belong together, and are never written."""
         self._unwritten = False
-        merge_into(self.state, state)
+        for stratum, state in states.items():
+            merge_into(self.states[stratum], state)
         self.rejected += rejected
         self.done.update(groups)
         self._unwritten = True
@@ -82,6 +96,19 @@ class Manifest:
         if problem is not None:
             self._write()
 
+    def spill(self) -> None:
+        """Leave the states to the file alone: they are read again when they are asked for."""
+        self._write()
+        self.states = {}
+
+    def read(self) -> dict[Stratum, State]:
+        """The states, from the file if they were left to it."""
+        if not self.states and self.path is not None:
+            again = Manifest(self.path, self.task, self.files, self._strata)
+            again._load(read_file(self.path))
+            return again.states
+        return self.states
+
     def _write(self) -> None:
         if self.path is None or not self._unwritten:
             return
@@ -92,22 +119,25 @@ class Manifest:
 
     def _packed(self) -> bytes:
         """As bytes. The archive is gone when this returns: an interrupt would be lost in its destructor."""
-        about = {
+        about: dict[str, Any] = {
             "format": _FORMAT,
             "digest": self.task.digest.hex(),
             "files": self.files,
             "done": sorted(self.done),
         }
+        if self._strata != (UNTOLD,):
+            about |= {"format": _FORMAT_BY, "strata": [text_of(self.task, at) for at in self._strata]}
         rejected = [[r.source, r.reason, r.rows.tolist(), r.places.tolist()] for r in self.rejected]
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("about.json", json.dumps(about))
             archive.writestr("rejected.json", json.dumps(rejected))
-            archive.writestr("state", self.state.to_bytes())
+            for place, state in enumerate(self.states.values()):
+                archive.writestr(f"state.{place}" if place else "state", state.to_bytes())
         return buffer.getvalue()
 
     def _load(self, data: bytes) -> None:
-        about, rejected, payload = self._parts(data)
+        about, rejected, payloads = self._parts(data)
         advice = f"name the same files, or delete {self.path} to begin anew."
         if about["digest"] != self.task.digest.hex():
             raise Refused(f"{self.path} was left by a run for another task; delete it to begin anew.")
@@ -119,22 +149,55 @@ class Manifest:
                 raise Refused(
                     f"{now[0]} has changed since the unfinished run that left {self.path}; delete that to begin anew."
                 )
+        if about.get("strata", [""]) != [text_of(self.task, at) for at in self._strata]:
+            raise Refused(f"{self.path} was left by a run that found other strata; delete it to begin anew.")
         self.done = {(path, group) for path, group in about["done"]}
         self.resumed = len({path for path, _ in self.done})
-        self.state = self.state.load(payload)
+        empty = self.task.mechanism.empty(self.task.keys)
+        self.states = {at: empty.load(payload) for at, payload in zip(self._strata, payloads, strict=True)}
         self.rejected = [
             Rejected(source, reason, np.array(rows, dtype=np.int64), np.array(places, dtype=np.int64))
             for source, reason, rows, places in rejected
         ]
 
-    def _parts(self, data: bytes) -> tuple[dict[str, Any], list[Any], bytes]:
+    def _parts(self, data: bytes) -> tuple[dict[str, Any], list[Any], list[bytes]]:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 about, rejected = (json.loads(archive.read(name)) for name in ("about.json", "rejected.json"))
-                if about["format"] != _FORMAT:
+                if about["format"] != (_FORMAT_BY if "strata" in about else _FORMAT):
                     raise ValueError(f"format {about['format']}")
-                return about, rejected, archive.read("state")
+                count = len(about.get("strata", [""]))
+                names = [f"state.{place}" if place else "state" for place in range(count)]
+                return about, rejected, [archive.read(name) for name in names]
         except _UNREADABLE as problem:
             raise Refused(
                 f"{self.path} is not the manifest of an unfinished run ({problem}); delete it to begin anew."
             ) from None
+
+
+class Sums(Mapping[Stratum, State]):
+    """The states of several manifests, those of one in memory at a time; strata without reports are left out."""
+
+    def __init__(self, manifests: Sequence[Manifest]) -> None:
+        self._homes: dict[Stratum, Manifest] = {}
+        #: How many reports each has; known also when the files are gone.
+        self.counts: dict[Stratum, int] = {}
+        for manifest in manifests:
+            for stratum, state in manifest.read().items():
+                if state.count:
+                    self._homes[stratum] = manifest
+                    self.counts[stratum] = state.count
+        self._last: tuple[Manifest, dict[Stratum, State]] | None = None
+
+    def __getitem__(self, stratum: Stratum) -> State:
+        home = self._homes[stratum]
+        if self._last is None or self._last[0] is not home:
+            self._last = None
+            self._last = home, home.read()
+        return self._last[1][stratum]
+
+    def __iter__(self) -> Iterator[Stratum]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)

@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import hubbub
-from hubbub.engines.arrow import NO_ID, OTHER_TASK, add_rows, named, report_table
+from hubbub.engines.arrow import report_table
+from hubbub.engines.executors import Batches, Key, folding, keep, load, merging, parsed, sifting
 from hubbub.model.record import Summary
 from hubbub.model.state import State
 from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.strata import Stratum, check_number, stratum_in
 from hubbub.protocol.task import Task
-from hubbub.server.fold import Fold, count_reasons, merge_into
 from hubbub.tables.records import Table, encode_table
 
 if TYPE_CHECKING:
@@ -44,16 +45,10 @@ if TYPE_CHECKING:
 
     from hubbub.server.estimates import Estimate
 
-#: Bits of the partition's number that a level of the tree takes away: 16 states become one.
-_FAN = 4
+#: How often partial states are merged before they come together here.
 _LEVELS = 2
-#: Bytes of states that a partition with many groups may hold before it hands them on.
-_HELD = 1 << 28
 
 _REPORTS = "task string, day date, batch string, reports binary"
-
-Key = tuple[Any, ...]
-Batches = Iterator[Any]
 
 
 def aggregate(df: DataFrame, task: Task) -> State:
@@ -83,21 +78,40 @@ def aggregate_by(
     texts = tuple(task.canonical for task in known.values())
     kinds = ", ".join(f"`{name}` {rows.schema[name].dataType.simpleString()}" for name in by)
     schema = f"{kinds}, branch int, state binary, rejected string"
-    columns = dict.fromkeys([*by, *(name for name in ("batch", "reports") if name in rows.columns)])
-    partial = rows.select(*columns).mapInArrow(_folding(texts, by), schema)
+    columns = dict.fromkeys(
+        [*by, *(name for name in ("batch", "stratum", "reports") if name in rows.columns)]
+    )
+    partial = rows.select(*columns).mapInArrow(folding(texts, by), schema)
     for _ in range(_LEVELS):
-        partial = partial.repartition(*by, "branch").mapInArrow(_merging(texts, by), schema)
+        partial = partial.repartition(*by, "branch").mapInArrow(merging(texts, by), schema)
     states: dict[Key, State] = {}
     reasons: Counter[str] = Counter()
     for row in partial.collect():
         reasons.update(json.loads(row["rejected"]))
         if row["state"] is not None:
             key = tuple(row[name] for name in by)
-            _keep(states, key, _load(known[row["task"]], bytes(row["state"])))
+            keep(states, key, load(known[row["task"]], bytes(row["state"])))
     if reasons:
         listed = "; ".join(f"{count:,} times {reason}" for reason, count in sorted(reasons.items()))
         warnings.warn(f"Set aside: {listed}. hubbub.engines.spark.rejected lists them.", stacklevel=2)
     return states
+
+
+def strata(df: DataFrame, task: Task) -> dict[Stratum, State]:
+    """The states of one task by stratum, from the column of that name; of rows without it nothing is told.
+
+    Rows with a label or a period that the task does not have are left out with a warning, as all that is no report.
+    """
+    functions = optional("pyspark.sql.functions", "spark")
+    if "stratum" not in df.columns:
+        df = df.withColumn("stratum", functions.lit(""))
+    df = df.withColumn(
+        "stratum", functions.coalesce(functions.col("stratum").cast("string"), functions.lit(""))
+    )
+    found = aggregate_by(df, [task], ("task", "stratum"))
+    kept = {stratum_in(task, text): state for (_, text), state in found.items() if state.count}
+    check_number(task, kept)
+    return kept
 
 
 def estimate(df: DataFrame, task: Task, **options: Any) -> Estimate:
@@ -111,10 +125,10 @@ def rejected(df: DataFrame, tasks: Iterable[Task]) -> DataFrame:
     """What `aggregate_by` leaves out: task, batch, report (its place in the row; -1: the whole row) and reason."""
     known = {task.digest.hex(): task for task in tasks}
     rows = _prepared(df, known)
-    columns = [name for name in ("task", "batch", "reports") if name in rows.columns]
+    columns = [name for name in ("task", "batch", "stratum", "reports") if name in rows.columns]
     texts = tuple(task.canonical for task in known.values())
     return rows.select(*columns).mapInArrow(
-        _sifting(texts), "task string, batch string, report long, reason string"
+        sifting(texts), "task string, batch string, report long, reason string"
     )
 
 
@@ -169,146 +183,6 @@ def _prepared(df: DataFrame, known: dict[str, Task]) -> DataFrame:
     return df
 
 
-# On the executors
-
-
-@lru_cache(maxsize=256)
-def _parsed(text: bytes) -> Task:
-    return Task.parse(json.loads(text))
-
-
-def _tasks(texts: tuple[bytes, ...]) -> dict[str, Task]:
-    found = (_parsed(text) for text in texts)
-    return {task.digest.hex(): task for task in found}
-
-
-def _load(task: Task, payload: bytes) -> State:
-    return task.mechanism.empty(task.keys).load(payload)
-
-
-def _keep(states: dict[Key, State], key: Key, state: State) -> None:
-    if key in states:
-        merge_into(states[key], state)
-    else:
-        states[key] = state
-
-
-def _grouped(batch: Any, by: tuple[str, ...]) -> Iterator[tuple[Key, Any]]:
-    """The rows of an Arrow batch, group by group."""
-    pa = optional("pyarrow", "spark")
-    names = [f"by {name}" for name in by]
-    table = pa.table([*(batch[name] for name in by), np.arange(batch.num_rows)], [*names, "row"])
-    groups = table.group_by(names, use_threads=False).aggregate([("row", "list")])
-    rows = groups["row_list"].combine_chunks()
-    for place, group in enumerate(groups.select(names).to_pylist()):
-        yield tuple(group.values()), batch if len(rows) == 1 else batch.take(rows[place].values)
-
-
-def _add(fold: Fold, batch: Any) -> None:
-    """Fold the rows of an Arrow batch that have an id, where there are ids; rows are numbered within the batch."""
-    pa = optional("pyarrow", "spark")
-    numbers, reports = np.arange(batch.num_rows, dtype=np.int64), batch["reports"]
-    if "batch" in batch.schema.names:
-        fine = named(batch["batch"])
-        fold.set_aside("", NO_ID, numbers[~fine])
-        numbers, reports = numbers[fine], reports.filter(pa.array(fine))
-    add_rows(fold, "", numbers, reports)
-
-
-def _folding(texts: tuple[bytes, ...], by: tuple[str, ...]) -> Callable[[Batches], Batches]:
-    """Rows into partial states: one per group, or several if a partition's groups are too many to hold."""
-
-    def fold(batches: Batches) -> Batches:
-        place = optional("pyspark", "spark").TaskContext.get().partitionId()
-        tasks = _tasks(texts)
-        folds: dict[Key, Fold] = {}
-        strangers: Counter[Key] = Counter()
-        kinds: list[Any] = []
-        for batch in batches:
-            kinds = [batch.schema.field(name) for name in by]
-            for key, rows in _grouped(batch, by):
-                digest = key[by.index("task")]
-                if digest not in tasks:
-                    strangers[key] += rows.num_rows
-                    continue
-                if key not in folds:
-                    folds[key] = Fold(tasks[digest])
-                _add(folds[key], rows)
-            if sum(each.nbytes for each in folds.values()) > _HELD:
-                yield from _partials(kinds, place, folds, {})
-                folds = {}
-        yield from _partials(kinds, place, folds, strangers)
-
-    return fold
-
-
-def _partials(kinds: list[Any], partition: int, folds: dict[Key, Fold], strangers: dict[Key, int]) -> Batches:
-    for key, fold in folds.items():
-        state = fold.finish().to_bytes()
-        yield _partial(kinds, key, partition, state, count_reasons(fold.rejected))
-    for key, count in strangers.items():
-        yield _partial(kinds, key, partition, None, {OTHER_TASK: count})
-
-
-def _partial(kinds: list[Any], key: Key, place: int, state: bytes | None, reasons: dict[str, int]) -> Any:
-    """One row: the group, the branch of the tree that it goes to, its state, and what was set aside."""
-    pa = optional("pyarrow", "spark")
-    extra = [("branch", pa.int32()), ("state", pa.binary()), ("rejected", pa.string())]
-    values = [*key, place >> _FAN, state, json.dumps(reasons)]
-    schema = pa.schema([*kinds, *extra])
-    return pa.record_batch(
-        [pa.array([v], k) for v, k in zip(values, schema.types, strict=True)], schema=schema
-    )
-
-
-def _merging(texts: tuple[bytes, ...], by: tuple[str, ...]) -> Callable[[Batches], Batches]:
-    """Partial states into fewer: those of one group and branch become one."""
-
-    def merge(batches: Batches) -> Batches:
-        tasks = _tasks(texts)
-        states: dict[Key, State] = {}
-        reasons: dict[Key, Counter[str]] = {}
-        kinds: list[Any] = []
-        for batch in batches:
-            kinds = [batch.schema.field(name) for name in by]
-            for row in batch.to_pylist():
-                key = (*(row[name] for name in by), row["branch"])
-                reasons.setdefault(key, Counter()).update(json.loads(row["rejected"]))
-                if row["state"] is not None:
-                    _keep(states, key, _load(tasks[row["task"]], row["state"]))
-        for key, counts in reasons.items():
-            state = states[key].to_bytes() if key in states else None
-            yield _partial(kinds, key[:-1], key[-1], state, counts)
-
-    return merge
-
-
-def _sifting(texts: tuple[bytes, ...]) -> Callable[[Batches], Batches]:
-    """Rows into what is wrong with them."""
-
-    def sift(batches: Batches) -> Batches:
-        pa = optional("pyarrow", "spark")
-        tasks = _tasks(texts)
-        for batch in batches:
-            for (digest,), rows in _grouped(batch, ("task",)):
-                fold = Fold(tasks.get(digest, next(iter(tasks.values()))))
-                if digest in tasks:
-                    _add(fold, rows)
-                    fold.finish()
-                else:
-                    fold.set_aside("", OTHER_TASK, np.arange(rows.num_rows))
-                ids = rows["batch"] if "batch" in rows.schema.names else pa.nulls(rows.num_rows, pa.string())
-                for lot in fold.rejected:
-                    count = len(lot.rows)
-                    digests, reasons = (
-                        pa.array([text] * count, pa.string()) for text in (digest, lot.reason)
-                    )
-                    columns = [digests, ids.take(pa.array(lot.rows)), pa.array(lot.places), reasons]
-                    yield pa.record_batch(columns, ["task", "batch", "report", "reason"])
-
-    return sift
-
-
 # Reports
 
 
@@ -335,6 +209,10 @@ def privatize(
             raise Refused(f"The data frame has no column {name!r}; its columns are {', '.join(df.columns)}.")
     if value is None and task.scale.kind != "set":
         raise Refused("The task collects values: name the column that holds them.")
+    if task.labels:
+        raise Refused(
+            "Reports with labels are not made on Spark: privatize one file per partition, or on devices."
+        )
     number = functions.col(value).cast("double") if value else functions.lit(1.0)
     entry = functions.struct(functions.col(key).cast("string").alias("key"), number.alias("value"))
     owner = functions.col(user)
@@ -371,7 +249,7 @@ def _privatizing(text: bytes, day: datetime.date | None) -> Callable[[Batches], 
         from hubbub.primitives.coins import SecretCoins, SystemSeeds
 
         pa = optional("pyarrow", "spark")
-        task = _parsed(text)
+        task = parsed(text)
         for batch in batches:
             if optional("pyarrow.compute", "spark").any(batch["nobody"]).as_py():
                 raise Refused("A row does not say whose it is; leave such rows out.")
