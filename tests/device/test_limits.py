@@ -271,8 +271,8 @@ def test_what_is_no_ledger_is_refused_and_left_alone(broken: Any, path: Path, ma
 
 
 def test_a_ledger_of_a_later_kind_is_refused(path: Path, make_task: Any) -> None:
-    path.write_text('{"format": 3, "tasks": {}}')
-    with refused("format 3", "update"):
+    path.write_text('{"format": 4, "tasks": {}}')
+    with refused("format 4", "update"):
         Ledger(path).report(make_task(), ["1"])
 
 

@@ -108,13 +108,13 @@ def privatize(
     step = records_at_a_time(task)
     for start in range(0, len(entries), step):
         part = entries.slice(start, min(start + step, len(entries)))
-        packed[start : start + len(part)], sampled = _one_each(task, part, coins, seeds)
+        packed[start : start + len(part)], sampled = one_each(task, part, coins, seeds)
         summary += sampled
         progress(len(part))
     return packed, summary
 
 
-def _one_each(
+def one_each(
     task: Task, entries: Entries, coins: Coins, seeds: SeedSource
 ) -> tuple[NDArray[np.uint8], Summary]:
     """One report of each record."""
@@ -142,7 +142,7 @@ def _messages(
         ends = np.cumsum(lengths[senders] + 1)
         cuts = np.searchsorted(ends, np.arange(_MOST_ENTRIES, ends[-1] if len(ends) else 0, _MOST_ENTRIES))
         for part in np.split(senders, np.unique(cuts)):
-            made.append(_one_each(task, entries.take(part), coins, seeds)[0])
+            made.append(one_each(task, entries.take(part), coins, seeds)[0])
         progress(len(records))
     limit = task.mechanism.max_entries
     long = lengths > limit if task.mechanism.limits_entries else np.zeros(len(lengths), dtype=bool)

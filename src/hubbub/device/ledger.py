@@ -22,25 +22,33 @@ say that the device has spent its budget, on whatever tasks. Epsilon counts as i
 Where devices take turns (`rotation` in the task), a device draws its turn once, with secret coins and without a look at
 the record, keeps it here, and is silent in all other periods. The turn, which its silence tells, has the same law for
 all records. Given it, one of so many periods has reports: together they are as private as those of that period.
+
+Where records are memoized (`memoize` in the task), a record that was answered before gets the same report again, in
+whatever period, and there is a cap on the reports over all time (`hubbub.device.memo` says what that promises, and that
+changes show). Within a period the first answer stands. Budget and turn are looked at first, as always, and a budget
+is charged with the whole cap at the first answer: after that, silence depends on the record as little as before.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hubbub.device.book import Account, Book, Made, read_book
 from hubbub.device.budget import Budget, most_messages
 from hubbub.device.client import Client
+from hubbub.device.memo import Memo
 from hubbub.device.statement import Statement
 from hubbub.model.record import Record
 from hubbub.primitives.coins import SecretCoins
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.periods import period_of, takes_part
-from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, seal, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, refuse_memoized, seal, sealed_width
+from hubbub.protocol.strata import labels_from
 from hubbub.protocol.task import Task
 
 if TYPE_CHECKING:
@@ -62,20 +70,29 @@ class Ledger:
             return self._again(task, day, False, spent)
 
     def sealed(
-        self, task: Task, record: Record, public_key: bytes, day: datetime.date | None = None
+        self,
+        task: Task,
+        record: Record,
+        public_key: bytes,
+        day: datetime.date | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> bytes:
         """The same for a shuffler: a fresh report, sealed for the collector, then the last sealed item again.
 
         For a task with several messages: all of them, each sealed on its own, one after the other, and perhaps none.
+        `labels` are those of the device, if the task has some; an item keeps the ones that it was made with.
         """
-        day = day or datetime.date.today()
+        day, combination = day or datetime.date.today(), labels_from(task, labels or {})
         try:
-            return self._make(task, record, day, public_key)
+            return self._make(task, record, day, public_key, combination)
         except BudgetSpent as spent:
             return self._again(task, day, True, spent)
 
     def fresh(self, task: Task, record: Record, day: datetime.date | None = None) -> bytes:
-        """A new report, or `BudgetSpent` if this period's budget or the owner's is gone."""
+        """A new report, or `BudgetSpent` if this period's budget or the owner's is gone.
+
+        Of a task that memoizes: what is to be sent in this period, perhaps a report of an earlier one.
+        """
         return self._make(task, record, day or datetime.date.today(), None)
 
     def limit(self, budget: Budget | None, day: datetime.date | None = None) -> None:
@@ -95,7 +112,16 @@ class Ledger:
         account = self._read(task).account(task)
         return task.guarantee.epsilon * sum(account.reports(made) for made in account)
 
-    def _make(self, task: Task, record: Record, day: datetime.date, public_key: bytes | None) -> bytes:
+    def _make(
+        self,
+        task: Task,
+        record: Record,
+        day: datetime.date,
+        public_key: bytes | None,
+        labels: tuple[str, ...] = (),
+    ) -> bytes:
+        if public_key is not None:
+            refuse_memoized(task)
         with self._locked():
             book, period = self._read(task), period_of(task, day)
             known = book.accounts.get(task.digest.hex())
@@ -115,7 +141,12 @@ class Ledger:
                     f"{period} is not its turn."
                 )
             self._check_budget(book, task, day)
-            if public_key is None:
+            again = False
+            if task.memoize != "off":
+                account.memo = account.memo or Memo()
+                last = [each.payload for each in account][-1:]
+                payload, again = account.memo.answer(task, record, last[0] if last else None)
+            elif public_key is None:
                 if task.messages:
                     raise Refused(
                         "A task with several messages is for a shuffler: without one, their epsilons add up."
@@ -123,9 +154,9 @@ class Ledger:
                 payload = Client(task).report(record)
             else:
                 payload = b"".join(
-                    seal(each, public_key, task, period) for each in Client(task).reports(record)
+                    seal(each, public_key, task, period, labels) for each in Client(task).reports(record)
                 )
-            made.append(Made(payload, public_key is not None, day if book.trusted(day) else None))
+            made.append(Made(payload, public_key is not None, day if book.trusted(day) else None, again))
             self._write(book)
         return payload
 
@@ -148,6 +179,10 @@ class Ledger:
         before = book.costs(day, book.budget.days)
         count = 1 if task.mean_messages is None else most_messages(task.mean_messages)
         one = book.account(task).cost(count)
+        if task.memoize != "off":  # all that it may ever say, once
+            place = list(book.accounts).index(task.digest.hex())
+            count = task.memoize_cap
+            one, before = one._replace(reports=count), [*before[:place], *before[place + 1 :]]
         if book.budget.fits([*before, one]):
             return
         unit, each = task.guarantee.unit, f"epsilon = {one.epsilon:.6g}"
@@ -167,7 +202,9 @@ class Ledger:
             )
         else:
             what = f"another report of task {task.name!r} ({each})"
-            if count > 1:
+            if task.memoize != "off":
+                what = f"task {task.name!r} ({each} for each of up to {count} distinct records)"
+            elif count > 1:
                 what = f"up to {count} messages of task {task.name!r} ({each} each)"
             why = f"{book.budget.spent(before):.6g} is spent, and {what} would exceed it"
         raise BudgetSpent(f"The owner's budget ({book.budget.words()}) keeps the device silent: {why}.")
@@ -210,7 +247,10 @@ class Ledger:
         book = read_book(self.path)
         account = Account() if task is None else book.accounts.get(task.digest.hex(), Account())
         fits = task is None or (
-            (account.turn or 0) < task.rotation and all(_fits(task, made) for made in account)
+            (account.turn or 0) < task.rotation
+            and all(_fits(task, made) for made in account)
+            and (0 if account.memo is None else len(account.memo.reports)) <= task.memoize_cap
+            and (task.memoize == "off" or account.memo is not None or not any(account))
         )
         if not fits:
             raise Refused(f"{self.path} is not a ledger; nothing is reported while it cannot be read.")

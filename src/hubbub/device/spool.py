@@ -3,6 +3,10 @@
 Reports wait in a file called "open"; to make a batch of them the file is renamed to the batch's id, the day
 and a fresh random number, so at any moment a report is in exactly one place. What is sent is a function of that file.
 Reports that must not be torn apart are a batch from the beginning.
+
+Reports that must not be mixed with others have a mark, which is part of the file's name: "open@MARK", then
+"ID@MARK.batch". When others come, the open file becomes a batch; so the mark of a report never changes, whatever
+happens between the moment when it is taken and the one when it is sent.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 #: Bytes as they are, which Windows asks to be told.
 _BINARY = getattr(os, "O_BINARY", 0)
+_OPEN, _MARKED = "open", "@"
 #: A clock that shows an earlier time than this, the beginning of 2024, was never set.
 _PLAUSIBLE = 1_704_067_200
 
@@ -37,7 +42,7 @@ class Spool:
         self.untold: set[str] = set()
         #: When the first of the open reports was taken, by the monotonic clock.
         self.oldest: float | None = None
-        self._open = folder / "open"
+        self._open = folder / _OPEN
         self._lock = self._take_folder()
         self._recover()
 
@@ -45,10 +50,13 @@ class Spool:
         """Let others use the folder."""
         self._lock.release()
 
-    def take(self, reports: bytes, batch: int) -> None:
+    def take(self, reports: bytes, batch: int, mark: str = "") -> None:
         """Keep reports, `batch` in a batch at most; they are on disk when this returns."""
-        most = batch * self._width
+        most, file = batch * self._width, self.folder / _marked(_OPEN, mark)
         with self._files:
+            if file != self._open:
+                self._finish()
+                self._open = file
             for start in range(0, len(reports), most):
                 part = reports[start : start + most]
                 if self._size() + len(part) > most:
@@ -79,7 +87,7 @@ class Spool:
             return (sum(path.stat().st_size for path in files) + self._size()) // self._width
 
     def batches(self) -> list[str]:
-        """The ids of all batches."""
+        """The names of all batches: their ids, with the marks."""
         with self._files:
             for path in self.folder.glob("*.split"):  # a crash or a full disk came in between
                 self._halve(path)
@@ -122,7 +130,8 @@ class Spool:
         middle = len(reports) // self._width // 2 * self._width
         for place, half in enumerate((reports[:middle], reports[middle:])):
             number = hashlib.blake2b(f"{path.stem} {place}".encode(), digest_size=16).hexdigest()
-            name = f"{path.stem[:-32]}{number}"
+            begin, mark = parts_of(path.stem)
+            name = _marked(f"{begin[:-32]}{number}", mark)
             write_atomic(self._batch(name), half, private=True)
             self.untold.add(name)
         aside.unlink()
@@ -151,9 +160,11 @@ class Spool:
 
     def _recover(self) -> None:
         """A report that a crash cut off in the middle of being written was never taken; the others go out first."""
-        if self._open.exists():
-            os.truncate(self._open, self._size() // self._width * self._width)
+        for file in list(self.folder.glob(f"{_OPEN}*")):
+            self._open = file
+            os.truncate(file, self._size() // self._width * self._width)
             self._finish()
+            file.unlink(missing_ok=True)
 
     def _size(self) -> int:
         return self._open.stat().st_size if self._open.exists() else 0
@@ -182,14 +193,29 @@ class Spool:
     def _finish(self) -> None:
         """Turn what is open into a batch with an id of its own."""
         if self._size():
-            name = _new_name()
+            name = _marked(_new_name(), parts_of(self._open.name)[1])
             self._open.rename(self._batch(name))
             sync_folder(self.folder)
             self.untold.add(name)
         self.oldest = None
 
 
+def _marked(name: str, mark: str) -> str:
+    return f"{name}{_MARKED}{mark}" if mark else name
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """The id of a batch, and the mark of its reports, "" if they have none."""
+    begin, _, mark = name.partition(_MARKED)
+    return begin, mark
+
+
 def _new_name() -> str:
     """Ids begin with the day, so that a collector may forget them later; a clock that was never set says none."""
-    today = time.strftime("%Y%m%d-", time.gmtime()) if time.time() > _PLAUSIBLE else ""
+    today = time.strftime("%Y%m%d-", time.gmtime()) if clock_is_set() else ""
     return f"{today}{secrets.token_hex(16)}"
+
+
+def clock_is_set() -> bool:
+    """Whether the clock may show today's date."""
+    return time.time() > _PLAUSIBLE

@@ -10,6 +10,7 @@ from typing import Any
 from hubbub.device.book import Account, Book, Made
 from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.text import visible
+from hubbub.protocol.periods import CHANGES_SHOW
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Statement:
 
     def together(self) -> Guarantee | None:
         """What all reports together promise about the person; None if some cannot be counted, or there are none."""
-        costs = [cost for cost in self.book.costs(self.day, None) if cost.reports]
+        costs = [cost for cost in self.book.paid() if cost.reports]
         epsilon = math.fsum(cost.epsilon * cost.reports for cost in costs)
         delta = math.fsum(cost.delta * cost.reports for cost in costs)
         if not costs or math.isinf(epsilon) or delta >= 1:
@@ -29,6 +30,11 @@ class Statement:
         number = sum(cost.reports for cost in costs)
         whole = "its only report" if number == 1 else f"all of its {number:,} reports"
         note = f"Holds for {whole}, as if one collector had them and knew whose they are."
+        if any(
+            account.memo is not None and len(account.memo.reports) > 1
+            for account in self.book.accounts.values()
+        ):
+            note = f"{note} {CHANGES_SHOW}"
         return Guarantee(epsilon, delta=delta, note=note)
 
     def in_budget(self) -> tuple[float, float] | None:
@@ -53,12 +59,14 @@ class Statement:
                     "epsilon": None if facts is None else facts.epsilon,
                     "delta": None if facts is None else facts.delta,
                     "unit": None if facts is None else facts.unit,
+                    "memoize_cap": 0 if facts is None else facts.memoize_cap,
                     "made": [
                         {
                             "period": period,
                             "day": None if each.day is None else each.day.isoformat(),
                             "to": "shuffler" if each.sealed else "collector",
                             "reports": account.reports(each),
+                            "again": each.again,
                         }
                         for period, made in account.periods.items()
                         for each in made
@@ -99,7 +107,9 @@ class Statement:
                 "not protect whole records, or it was last used before costs were kept."
             )
         span = "So far" if budget.days is None else f"In the last {budget.days} days"
-        return f"Budget: {budget.words()}. {span} epsilon = {spent:.6g} was spent, {share:.0%} of it."
+        memoized = any(account.memo is not None for account in self.book.accounts.values())
+        aside = " or set aside for records that are still to come" if memoized else ""
+        return f"Budget: {budget.words()}. {span} epsilon = {spent:.6g} was spent{aside}, {share:.0%} of it."
 
 
 def _lines(digest: str, account: Account) -> list[str]:
@@ -113,6 +123,12 @@ def _lines(digest: str, account: Account) -> list[str]:
         delta = f" and delta = {facts.delta:.3g}" if facts.delta else ""
         each = f"each report costs epsilon = {facts.epsilon:.6g}{delta} per {facts.unit}"
         lines = [f"Task {visible(facts.name)} ({digest}): {each}"]
+        if facts.memoize_cap:
+            most = facts.memoize_cap
+            lines.append(
+                f"  a record that was reported before gets the same report again, which costs nothing; at most "
+                f"{_number(most)} for as many distinct records, ever: epsilon = {facts.epsilon * most:.6g}"
+            )
     for period, made in account.periods.items():
         lines += [_line(account, period, each) for each in made]
     count = sum(map(account.reports, account))
@@ -123,6 +139,8 @@ def _lines(digest: str, account: Account) -> list[str]:
 def _line(account: Account, period: str, made: Made) -> str:
     day = "day unknown" if made.day is None else made.day.isoformat()
     way = "sealed for a shuffler" if made.sealed else "to a collector"
+    if made.again:
+        return f"  {period:<10}  {day:<11}  an earlier report again, {way}"
     return f"  {period:<10}  {day:<11}  {_number(account.reports(made))} {way}"
 
 

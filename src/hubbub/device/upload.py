@@ -17,19 +17,22 @@ import datetime
 import http.client
 import logging
 import random
+import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from hubbub.device.spool import Spool
+from hubbub.device.spool import Spool, clock_is_set, parts_of
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.delivery import Answer, connect, post, service_address
-from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, sealed_width
+from hubbub.protocol.periods import period_of
+from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, refuse_memoized, sealed_width
+from hubbub.protocol.strata import Stratum, combination, labels_from, number_of, stratum_in, text_of
 from hubbub.protocol.task import Task
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ _log = logging.getLogger("hubbub.upload")
 
 #: Kind of an envelope of reports.
 _REPORTS = b"R"
+#: The number of a combination of labels in the names of files.
+_NUMBER = re.compile("[0-9a-f]{4}")
 #: Seconds for which a connection is used again; servers and proxies close idle ones a little later.
 _FRESH = 2.0
 #: Seconds until the next attempt: first, and at most.
@@ -55,6 +60,11 @@ class Uploader:
     To send through a shuffler, give its address and the collector's public key as `sealed_for`. The uploader itself
     seals nothing: it cannot tell a fresh report from one that was sent before, and a report that is sealed twice
     stands out in its crowd. The ledger can tell, and seals every report once.
+
+    If the task has labels, `labels` are those of whoever reports: `{"country": "de"}`. They are public, like the
+    period: a batch has one combination of labels and one period, which it says beside the reports (a sealed report
+    says them itself). Both are those of the moment when a report was made. They are kept with it, so that it says the
+    same when it is sent weeks later, by an uploader with other labels.
     """
 
     def __init__(
@@ -68,6 +78,7 @@ class Uploader:
         linger: float = 5.0,
         timeout: float = 30.0,
         sealed_for: bytes | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         if batch < 1:
             raise Refused(f"A batch has at least 1 report, not {batch}.")
@@ -75,10 +86,13 @@ class Uploader:
             raise Refused(
                 "A task with several messages is for a shuffler: give its address and the collector's key, sealed_for."
             )
+        if sealed_for is not None:
+            refuse_memoized(task)
         self._address, self._timeout = service_address(url), timeout
         self._task, self._token = task, token
         self._batch, self._linger = batch, linger
         self._sealed_for = sealed_for
+        self._labels, self._combination = labels, labels_from(task, labels or {})
         self._width = task.mechanism.layout.width if sealed_for is None else sealed_width(task)
         self._connection: http.client.HTTPConnection | None = None
         self._used = 0.0
@@ -126,18 +140,20 @@ class Uploader:
         crash after the ledger has made a report and before it is on disk here can waste one that is for a collector.
         """
         if self._sealed_for is None:
-            day = day or datetime.date.today()
+            shown = day or datetime.date.today()
             try:
-                self.add(ledger.fresh(self._task, record, day))
+                made = ledger.fresh(self._task, record, shown)
             except BudgetSpent:
-                ledger.report(self._task, record, day)  # refused if the budget went to a shuffler
+                ledger.report(self._task, record, shown)  # refused if the budget went to a shuffler
+            else:
+                self._take(made, self._mark(shown if day or clock_is_set() else None))
         else:
-            sealed = ledger.sealed(self._task, record, self._sealed_for, day)
+            sealed = ledger.sealed(self._task, record, self._sealed_for, day, self._labels)
             if sealed:  # several messages may be none
                 self._take(sealed)
 
     def add(self, reports: bytes) -> None:
-        """Take one report, or several one after another; they are on disk when this returns."""
+        """Take one report of today's period, or several one after another; they are on disk when this returns."""
         if self._sealed_for is not None:
             raise Refused(
                 "Reports for a shuffler are sealed once, by the ledger that makes them: call report(ledger, record), "
@@ -147,7 +163,7 @@ class Uploader:
             raise Refused(
                 f"A report of this task has {self._width} bytes; {len(reports)} bytes are no reports."
             )
-        self._take(reports)
+        self._take(reports, self._mark(datetime.date.today() if clock_is_set() else None))
 
     def add_sealed(self, items: Sequence[bytes]) -> None:
         """Take sealed reports for the shuffler, each sealed once and for all; they are on disk when this returns.
@@ -162,13 +178,27 @@ class Uploader:
             raise Refused(f"A sealed report of this task has {self._width} bytes, and these are none.")
         self._take(b"".join(items))
 
-    def _take(self, reports: bytes) -> None:
+    def _mark(self, day: datetime.date | None) -> str:
+        """The stratum of what is made on a day, as the spool keeps it: `2026-W46_001f`, without what is not told.
+
+        A clock that was never set shows no day, and so no period is told: the day of arrival decides.
+        """
+        period = "" if day is None or self._task.period == "once" else period_of(self._task, day)
+        return f"{period}_{number_of(self._task, self._combination):04x}" if self._combination else period
+
+    def _stratum(self, mark: str) -> Stratum:
+        """What such a mark says; `Refused` if nobody can have written it."""
+        period, _, number = mark.partition("_")
+        labels = combination(self._task, int(number, 16)) if _NUMBER.fullmatch(number) else ()
+        return stratum_in(self._task, text_of(self._task, Stratum(labels, period)))
+
+    def _take(self, reports: bytes, mark: str = "") -> None:
         if (
             self._task.messages
         ):  # those of a device travel together, whatever happens: no crowd gets half of them
             self._spool.take_whole(reports)
         else:
-            self._spool.take(reports, self._batch)
+            self._spool.take(reports, self._batch, mark)
         self._wake.set()
 
     def flush(self, seconds: float = 60.0) -> bool:
@@ -267,7 +297,12 @@ class Uploader:
         if self._sealed_for is None:
             body = Envelope(_REPORTS, self._task.code, self._task.digest, count, b"", reports).seal()
         try:
-            answer = self._post(body, name)
+            stratum = self._stratum(parts_of(name)[1])
+        except Refused as problem:
+            self._give_up(name, f"its name says nothing that can be told: {problem}")
+            return None
+        try:
+            answer = self._post(body, name, stratum)
         except (OSError, ValueError, http.client.HTTPException) as problem:
             self._spool.untold.discard(name)
             self.trouble = f"the collector cannot be reached ({problem or type(problem).__name__})"
@@ -287,12 +322,16 @@ class Uploader:
             if answer.status != 413:
                 self._spool.untold.discard(name)
             return answer.wait
-        _log.warning("batch %s is refused: %s", name, self.trouble)
-        self._spool.set_aside(name)
-        self._set_aside += 1
+        self._give_up(name, self.trouble)
         return None
 
-    def _post(self, body: bytes, batch: str) -> Answer:
+    def _give_up(self, name: str, why: str) -> None:
+        """A batch will never be taken."""
+        _log.warning("batch %s is refused: %s", name, why)
+        self._spool.set_aside(name)
+        self._set_aside += 1
+
+    def _post(self, body: bytes, name: str, stratum: Stratum) -> Answer:
         """Ask over the connection of the last time; it may have been closed meanwhile, so then over a new one."""
         if time.monotonic() > self._used + _FRESH:
             self._hang_up()
@@ -300,13 +339,22 @@ class Uploader:
         if self._connection is None:
             self._connection = connect(self._address, self._timeout)
         try:
-            answer, again = post(self._connection, self._address, self._route, body, self._token, batch)
+            answer, again = post(
+                self._connection,
+                self._address,
+                self._route,
+                body,
+                self._token,
+                parts_of(name)[0],
+                labels=text_of(self._task, Stratum(stratum.labels)),
+                period=stratum.period,
+            )
         except (OSError, ValueError, http.client.HTTPException):
             self._hang_up()
             if not reused:
                 raise
-            self._spool.untold.discard(batch)
-            return self._post(body, batch)
+            self._spool.untold.discard(name)
+            return self._post(body, name, stratum)
         self._used = time.monotonic()
         if not again:
             self._hang_up()
