@@ -157,7 +157,7 @@ def kept(collector: Collector, chosen: Task) -> Counter[str]:
     """All reports that a collector has, as hexadecimal digits."""
     width = chosen.mechanism.layout.width
     found: Counter[str] = Counter()
-    for _, _, payload in collector.service.store.kept(chosen.digest.hex()):
+    for _, _, payload, _ in collector.service.store.kept(chosen.digest.hex()):
         found.update(payload[start : start + width].hex() for start in range(0, len(payload), width))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
 import json
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from hubbub.collect.keypair import KeyPair
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.sealing import sealed_width
+from hubbub.protocol.strata import labels_from, stratum_from, stratum_of
 
 ROOT = Path(__file__).parents[2]
 JS = ROOT / "clients" / "js"
@@ -33,15 +35,23 @@ for (const document of documents) {
 """
 
 
-@pytest.fixture(scope="module")
-def maker() -> ModuleType:
-    path = ROOT / "scripts" / "make_delivery_vectors.py"
-    spec = importlib.util.spec_from_file_location("make_delivery_vectors", path)
+def _script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    return _script("make_delivery_vectors")
+
+
+@pytest.fixture(scope="module")
+def label_maker() -> ModuleType:
+    return _script("make_label_vectors")
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +97,63 @@ def test_what_javascript_seals_python_opens(
         for place in range(0, len(first), 7):
             changed = first[:place] + bytes([first[place] ^ 1]) + first[place + 1 :]
             assert _opens_nothing(pair, task, changed)
+
+
+def test_label_vectors_are_what_python_does(label_maker: ModuleType) -> None:
+    """And what it says of them is what a service makes of the headers again."""
+    assert label_maker.text() == label_maker.FILE.read_text()
+    tasks = label_maker.tasks()
+    for name, day, labels, told, period, prefix, _ in label_maker.vectors()["strata"]:
+        today = datetime.date.fromisoformat(day)
+        stratum = stratum_of(tasks[name], told, period, today)
+        assert dict(zip(sorted(labels), stratum.labels, strict=True)) == labels
+        assert stratum_from(tasks[name], prefix.encode()) == stratum
+    for name, labels in label_maker.vectors()["refused"]:
+        with pytest.raises(Refused):
+            labels_from(tasks[name], labels)
+
+
+SEAL_LABELLED = """
+import { FileStore, Ledger, Task } from "PACKAGE/node.js";
+const [path, key, text] = process.argv.slice(2);
+for (const [document, day, labels] of JSON.parse(text)) {
+  const task = await Task.parse(new TextEncoder().encode(document));
+  const ledger = new Ledger(new FileStore(path));
+  const [year, month, date] = day.split("-").map(Number);
+  const moment = new Date(year, month - 1, date);
+  const item = await ledger.sealed(task, ["print"], Buffer.from(key, "hex"), moment, labels);
+  console.log(Buffer.from(item).toString("hex"));
+}
+"""
+
+
+def test_what_javascript_seals_with_labels_opens_for_them_alone(
+    label_maker: ModuleType, node: str, package: Path, tmp_path: Path
+) -> None:
+    pair, found = KeyPair(bytes(range(32))), label_maker.vectors()
+    tasks, first = label_maker.tasks(), {}
+    for name, day, labels, _, period, prefix, _ in found["strata"]:
+        first.setdefault((name, period), (day, labels, prefix))  # a ledger makes one a period
+    asked = [[found["tasks"][name], day, labels] for (name, _), (day, labels, _) in first.items()]
+    program = tmp_path / "seal.mjs"
+    program.write_text(SEAL_LABELLED.replace("PACKAGE", package.as_posix()))
+    said = subprocess.run(
+        [node, program, tmp_path / "ledger.json", pair.public.hex(), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    items = [bytes.fromhex(line) for line in said.stdout.splitlines()]
+    for item, ((name, _), (_, _, prefix)) in zip(items, first.items(), strict=True):
+        task = tasks[name]
+        assert item.startswith(prefix.encode())
+        packed, unopened = pair.open_each(task, item)
+        assert (len(packed), len(unopened)) == (1, 0)
+        task.mechanism.layout.unpack(packed)
+        start = len(prefix) - 4
+        for number in (b"0001", b"0002", b"ffff"):
+            other = item[:start] + number + item[start + 4 :]
+            assert other == item or pair.open_each(task, other)[1] == [0]
 
 
 def _opens_nothing(pair: KeyPair, task: object, item: bytes) -> bool:

@@ -76,13 +76,18 @@ def test_what_is_not_offered_is_refused_when_it_is_exported() -> None:
         device_document(task("repeated"))
 
 
-def test_rules_that_other_clients_do_not_keep_are_refused() -> None:
-    """A device that ignored the turns of a task would say more than its owner was promised."""
-    turns = small_task(size=4).model_dump() | {"period": "week", "rotation": 4}
-    rotating = Task.parse({**turns, "mechanism": small_task().mechanism})
-    assert rotating.rotation == 4
-    with refused("rotation"):
-        device_document(rotating)
+@pytest.mark.parametrize("rules", [{"rotation": 4}, {"memoize": "record", "memoize_cap": 3}])
+def test_rules_that_older_clients_do_not_keep_have_a_format_of_their_own(rules: dict[str, Any]) -> None:
+    """A device that ignored the turns or the memo of a task would say more than its owner was promised."""
+    plain = small_task(size=4).model_dump() | {"period": "week", "mechanism": small_task().mechanism}
+    made = json.loads(device_document(Task.parse({**plain, **rules})))
+    assert made["format"] == "hubbub device task 2"
+    assert rules.items() <= json.loads(made["task"]).items()
+    assert json.loads(device_document(Task.parse(plain)))["format"] == "hubbub device task 1"
+
+
+def test_trees_are_refused() -> None:
+    """Other clients cannot code them."""
     tree = {"longest": 2, "levels": [1, 1], "shares": [1, 1, 1], "alphabet": "ab"}
     with refused("tree"):
         device_document(

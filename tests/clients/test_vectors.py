@@ -27,7 +27,7 @@ def _stored(name: str) -> Any:
     return json.loads((ROOT / "tests" / "vectors" / name).read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", ["reports", "keys", "rules", "samplers", "laws"])
+@pytest.mark.parametrize("name", ["reports", "keys", "rules", "samplers", "laws", "periods"])
 def test_vectors_are_what_python_does(made: Callable[[str], str], name: str) -> None:
     """Any bit that changes in documents, codes, buckets, rules or reports shows here, and then in other languages."""
     assert made(name) == (ROOT / "tests" / "vectors" / f"{name}.json").read_text("utf-8"), (

@@ -1,7 +1,7 @@
 /**
  * BLAKE2b (RFC 7693), without a key and with an optional personal name. WebCrypto does not have it.
  *
- * It makes checksums of batches and names of keys; nothing secret passes through it.
+ * It makes checksums of batches, names of keys, and the names of records that a ledger keeps (memo.ts).
  */
 
 const IV = [

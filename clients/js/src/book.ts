@@ -7,17 +7,39 @@
 
 import { fromHex } from "./bytes.js";
 import { Refused } from "./errors.js";
+import type { Memo } from "./memo.js";
 import { sealedBytes } from "./sealing.js";
 import type { Store } from "./store.js";
+import type { Stratum } from "./strata.js";
 import type { Task } from "./task.js";
 
 /** One report that was made: hexadecimal digits, and one that was made for a shuffler sealed only. */
 export type Made = string | { sealed: string };
 
-/** Reports that are sent together, one after another in hexadecimal digits; "id" is theirs alone and stays. */
-export interface Batch {
+/**
+ * Reports that are sent together, one after another in hexadecimal digits; "id" is theirs alone and stays. So does what
+ * is said beside them, if they are not sealed: labels and period are those of the moment when they were made.
+ */
+export interface Batch extends Stratum {
   id: string;
   reports: string;
+}
+
+/** What is remembered of a task besides its reports. Clients that know nothing of it leave it as it is. */
+export interface Kept {
+  name: string;
+  epsilon: number;
+  delta: number;
+  unit: string;
+  /** By period: on which day, by the device's own calendar, each report was made. */
+  days: Record<string, string[]>;
+  /** Where devices take turns: which it is, drawn once. */
+  turn?: number;
+  /** Where records are memoized: reports by their record, and how many there may ever be. */
+  memo?: Memo;
+  memoizeCap?: number;
+  /** The periods whose report is an earlier one, sent again. */
+  again?: string[];
 }
 
 export interface Book {
@@ -27,6 +49,17 @@ export interface Book {
   outbox: Record<string, Batch[]>;
   /** The same of batches that the collector will never take. */
   refused: Record<string, Batch[]>;
+  /** By the task's digest. */
+  kept?: Record<string, Kept>;
+}
+
+/** What is remembered of a task, begun if it is not there. */
+export function keptOf(book: Book, task: Task): Kept {
+  const { name, epsilon, delta, unit } = task;
+  book.kept ??= {};
+  book.kept[task.digest] ??= { name, epsilon, delta, unit, days: {} };
+  if (task.memoizeCap) book.kept[task.digest].memoizeCap = task.memoizeCap;
+  return book.kept[task.digest];
 }
 
 /** Where reports of a task wait. */
@@ -40,8 +73,8 @@ export function listIn<T>(lists: Record<string, T[]>, name: string): T[] {
   return lists[name];
 }
 
-/** The book as it is now. */
-export async function readBook(store: Store, task: Task): Promise<Book> {
+/** The book as it is now; without a task, with no look at the reports in it. */
+export async function readBook(store: Store, task?: Task): Promise<Book> {
   return parsed(await store.read(), store, task);
 }
 
@@ -59,11 +92,12 @@ export async function changeBook<T>(
 }
 
 /** The book in a text; what it holds for this task must be whole reports of this task. */
-function parsed(text: unknown, store: Store, task: Task): Book {
+function parsed(text: unknown, store: Store, task?: Task): Book {
   if (text === undefined) return { ledger: {}, outbox: {}, refused: {} };
   try {
     const book = JSON.parse(text as string) as Book;
-    for (const part of [book.ledger, book.outbox, book.refused]) check(isPlain(part));
+    for (const part of [book.ledger, book.outbox, book.refused, book.kept ?? {}]) check(isPlain(part));
+    if (!task) return book;
     const periods = book.ledger[task.digest] ?? {};
     check(isPlain(periods));
     for (const made of Object.values(periods)) {
@@ -73,11 +107,13 @@ function parsed(text: unknown, store: Store, task: Task): Book {
         check(bytesIn(sealed ? each.sealed : each) === (sealed ? sealedBytes(task) : task.reportBytes));
       }
     }
+    checkKept(book.kept?.[task.digest], Object.values(periods).flat(), task);
     for (const sealed of [false, true]) {
       const width = sealed ? sealedBytes(task) : task.reportBytes;
       for (const batches of [book.outbox, book.refused]) {
-        for (const { id, reports } of batches[placeOf(task, sealed)] ?? []) {
+        for (const { id, reports, labels = "", period = "" } of batches[placeOf(task, sealed)] ?? []) {
           check(/^[A-Za-z0-9_-]{1,64}$/.test(id) && bytesIn(reports) > 0 && bytesIn(reports) % width === 0);
+          check(/^[\w=,.+-]*$/.test(labels) && /^[\dW-]*$/.test(period)); // they are sent as headers
         }
       }
     }
@@ -85,6 +121,27 @@ function parsed(text: unknown, store: Store, task: Task): Book {
   } catch {
     throw new Refused(`${store.where} is not a ledger; nothing is reported while it cannot be read.`);
   }
+}
+
+/** A turn is one of the task's. A report that is no repetition is in the memo, and no other is; all are within the cap. */
+function checkKept(kept: Kept | undefined, made: Made[], task: Task): void {
+  if (kept === undefined) {
+    check(!task.memoizeCap || !made.length);
+    return;
+  }
+  check(isPlain(kept) && isPlain(kept.days) && Array.isArray(kept.again ?? []));
+  const { turn = 0, memo, again = [] } = kept;
+  check(Number.isInteger(turn) && turn >= 0 && turn < task.rotation);
+  check(Object.values(kept.days).every((days) => Array.isArray(days)));
+  if (memo === undefined) {
+    check(!again.length && (!task.memoizeCap || !made.length));
+    return;
+  }
+  check(isPlain(memo) && bytesIn(memo.salt) === 32 && isPlain(memo.reports));
+  const reports = Object.values(memo.reports);
+  check(reports.length <= task.memoizeCap && reports.length + again.length === made.length);
+  check(Object.keys(memo.reports).every((name) => bytesIn(name) === 16));
+  check(made.every((each) => typeof each === "string" && reports.includes(each)));
 }
 
 function check(holds: boolean): void {

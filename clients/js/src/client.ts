@@ -1,6 +1,13 @@
 /** From a record to report bytes. Beside it in Python: hubbub/device/client.py. */
 import { type Coins, SecretCoins, type Seeds, systemSeeds } from "./coins.js";
-import { type DeviceRecord, emptySummary, encodeRecord, type Summary, sampleDown } from "./record.js";
+import {
+  type DeviceRecord,
+  type Entries,
+  emptySummary,
+  encodeRecord,
+  type Summary,
+  sampleDown,
+} from "./record.js";
 import type { Task } from "./task.js";
 
 export type { DeviceRecord };
@@ -26,7 +33,17 @@ export function privatize(
   seeds: Seeds,
   summary: Summary,
 ): Uint8Array<ArrayBuffer> {
-  const encoded = encodeRecord(task.keys, task.scale, record, summary);
+  return randomized(task, encodeRecord(task.keys, task.scale, record, summary), coins, seeds, summary);
+}
+
+/** The same of a record that is encoded. */
+export function randomized(
+  task: Task,
+  encoded: Entries,
+  coins: Coins,
+  seeds: Seeds,
+  summary: Summary,
+): Uint8Array<ArrayBuffer> {
   const marks = task.keys.countLengths ? task.keys.lengthIds() : undefined;
   const entries =
     task.maxEntries === undefined ? encoded : sampleDown(encoded, task.maxEntries, coins, marks, summary);

@@ -6,6 +6,8 @@
  * which is kept and sent again.
  */
 
+import type { Stratum } from "./strata.js";
+
 export type Verdict = "taken" | "too large" | "refused" | "later";
 
 /** Statuses that are final if they are the collector's own. */
@@ -29,11 +31,14 @@ export async function post(
   batch: string,
   token: string | undefined,
   signal: AbortSignal,
+  { labels, period }: Stratum = {},
 ): Promise<Answer> {
   const headers: Record<string, string> = {
     "Content-Type": "application/octet-stream",
     "Hubbub-Batch": batch,
   };
+  if (labels) headers["Hubbub-Labels"] = labels;
+  if (period) headers["Hubbub-Period"] = period;
   if (token) headers.Authorization = `Bearer ${token}`;
   const response = await fetch(url, {
     method: "POST",

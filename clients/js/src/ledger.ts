@@ -8,18 +8,25 @@
  * What is returned is on disk before. A tab that is closed in the middle, or two tabs at once, can waste budget but
  * never spend it twice: a report is made first and counts when the store has taken it, which happens only if there is
  * budget left at that moment. One that comes too late is forgotten where it was made.
+ *
+ * Where devices take turns (`rotation`), a device draws its turn once, without a look at the record, and is silent in all
+ * other periods. Where records are memoized, a record that was answered before gets the same report again (memo.ts).
  */
 
-import { type Book, changeBook, listIn, type Made, readBook } from "./book.js";
+import { type Book, changeBook, keptOf, listIn, type Made, readBook } from "./book.js";
 import { fromHex, toHex } from "./bytes.js";
-import { Client, type DeviceRecord } from "./client.js";
+import { type DeviceRecord, randomized } from "./client.js";
+import { SecretCoins, systemSeeds } from "./coins.js";
 import { Refused } from "./errors.js";
-import { periodOf } from "./periods.js";
-import { seal } from "./sealing.js";
+import { answer, nameOf } from "./memo.js";
+import { periodOf, takesPart } from "./periods.js";
+import { emptySummary, encodeRecord } from "./record.js";
+import { refuseMemoized, seal } from "./sealing.js";
 import { browserStore, type Store } from "./store.js";
+import { type Labels, labelsFrom } from "./strata.js";
 import type { Task } from "./task.js";
 
-/** This period's budget is gone. */
+/** This period's budget is gone, or it is not the device's turn. */
 export class BudgetSpent extends Refused {}
 
 export class Ledger {
@@ -36,8 +43,10 @@ export class Ledger {
     record: DeviceRecord,
     publicKey: Uint8Array,
     day = new Date(),
+    labels: Labels = {},
   ): Promise<Uint8Array> {
-    return (await this.spend(task, record, publicKey, day)) ?? this.#again(task, true, day);
+    const made = await this.spend(task, record, publicKey, day, undefined, labels);
+    return made ?? this.#again(task, true, day);
   }
 
   /** A new report, or `BudgetSpent` if this period's budget is gone. */
@@ -45,15 +54,17 @@ export class Ledger {
     const made = await this.spend(task, record, undefined, day);
     if (made) return made;
     const period = periodOf(task.period, day);
+    if (!madeIn(await readBook(this.store, task), task, period).length) throw notItsTurn(task, period);
     throw new BudgetSpent(
       `The budget of task "${task.name}" for period ${period} is spent; replay the last report instead.`,
     );
   }
 
   /**
-   * Make a report, sealed if there is a key, and keep it; undefined if this period's budget is gone.
+   * Make a report, sealed if there is a key, and keep it; undefined if this period's budget is gone, or if it is not the
+   * device's turn. Of a task that memoizes: what is to be sent in this period, perhaps a report of an earlier one.
    *
-   * `also` may change the book in the same step.
+   * `also` may change the book in the same step. A sealed report says the `labels`, which it keeps.
    */
   async spend(
     task: Task,
@@ -61,25 +72,56 @@ export class Ledger {
     publicKey: Uint8Array | undefined,
     day: Date,
     also: (book: Book, payload: Uint8Array) => void = () => {},
+    labels: Labels = {},
   ): Promise<Uint8Array | undefined> {
+    if (publicKey) refuseMemoized(task);
     const period = periodOf(task.period, day);
-    if (!hasBudget(await readBook(this.store, task), task, period)) return undefined;
-    const report = new Client(task).report(record);
-    const payload = publicKey ? await seal(report, publicKey, task, period) : report;
-    const entry = publicKey ? { sealed: toHex(payload) } : toHex(payload);
+    const values = publicKey ? labelsFrom(task, labels) : [];
+    if (!mayReport(await this.#withTurn(task), task, day)) return undefined;
+    const entries = encodeRecord(task.keys, task.scale, record, emptySummary());
+    const report = randomized(task, entries, new SecretCoins(), systemSeeds, emptySummary());
+    const sealed = publicKey && (await seal(report, publicKey, task, period, values));
+    const salt = toHex(crypto.getRandomValues(new Uint8Array(32)));
     return changeBook(this.store, task, (book) => {
-      if (!hasBudget(book, task, period)) return undefined; // another tab was faster
+      if (!mayReport(book, task, day)) return undefined; // another tab was faster
+      const kept = keptOf(book, task);
+      let payload: Uint8Array = sealed ?? report;
+      if (task.memoizeCap) {
+        kept.memo ??= { salt, reports: {} };
+        const name = nameOf(fromHex(kept.memo.salt) as Uint8Array, entries);
+        const last = Object.values(book.ledger[task.digest] ?? {})
+          .flat()
+          .at(-1) as string | undefined;
+        const said = answer(kept.memo, task.memoizeCap, name, toHex(report), last);
+        payload = fromHex(said.report) as Uint8Array;
+        if (said.again) kept.again = [...(kept.again ?? []), period];
+      }
       book.ledger[task.digest] ??= {};
-      listIn(book.ledger[task.digest], period).push(entry);
+      listIn(book.ledger[task.digest], period).push(sealed ? { sealed: toHex(payload) } : toHex(payload));
+      listIn(kept.days, period).push(periodOf("day", day));
       also(book, payload);
       return payload;
     });
   }
 
+  /** The book, with this device's turn in it if the task has turns: on disk before anybody can see it. */
+  async #withTurn(task: Task): Promise<Book> {
+    const book = await readBook(this.store, task);
+    if (task.rotation === 1 || book.kept?.[task.digest]?.turn !== undefined) return book;
+    const drawn = new SecretCoins().below(task.rotation);
+    await changeBook(this.store, task, (now) => {
+      const kept = keptOf(now, task);
+      kept.turn ??= drawn; // another tab may have been faster
+      return kept.turn;
+    });
+    return readBook(this.store, task);
+  }
+
   /** The epsilon that this device has spent on a task, all periods added up. */
   async spent(task: Task): Promise<number> {
-    const periods = (await readBook(this.store, task)).ledger[task.digest] ?? {};
-    return task.epsilon * Object.values(periods).reduce((count, made) => count + made.length, 0);
+    const book = await readBook(this.store, task);
+    const again = book.kept?.[task.digest]?.again?.length ?? 0;
+    return task.epsilon * (Object.values(book.ledger[task.digest] ?? {}).flat().length - again);
   }
 
   /** The last report of this period that was made for a collector, or sealed; undefined if there is none. */
@@ -93,9 +135,11 @@ export class Ledger {
   async #again(task: Task, sealed: boolean, day: Date): Promise<Uint8Array> {
     const last = await this.last(task, sealed, day);
     if (last === undefined) {
+      const period = periodOf(task.period, day);
+      if (!madeIn(await readBook(this.store, task), task, period).length) throw notItsTurn(task, period);
       const [one, other] = sealed ? ["a shuffler", "a collector"] : ["a collector", "a shuffler"];
       throw new BudgetSpent(
-        `The budget of task "${task.name}" for period ${periodOf(task.period, day)} is spent on reports to ${other}; ` +
+        `The budget of task "${task.name}" for period ${period} is spent on reports to ${other}; ` +
           `the same report must not reach ${one} as well.`,
       );
     }
@@ -107,6 +151,15 @@ function madeIn(book: Book, task: Task, period: string): Made[] {
   return book.ledger[task.digest]?.[period] ?? [];
 }
 
-function hasBudget(book: Book, task: Task, period: string): boolean {
-  return madeIn(book, task, period).length < task.reportsPerPeriod;
+/** Whether there is budget left, and it is the device's turn. The record is no argument. */
+function mayReport(book: Book, task: Task, day: Date): boolean {
+  if (madeIn(book, task, periodOf(task.period, day)).length >= task.reportsPerPeriod) return false;
+  return takesPart(task, book.kept?.[task.digest]?.turn ?? 0, day);
+}
+
+function notItsTurn(task: Task, period: string): BudgetSpent {
+  return new BudgetSpent(
+    `The device is silent: in task "${task.name}" it takes part in one of ${task.rotation} periods, and ${period} is ` +
+      "not its turn.",
+  );
 }

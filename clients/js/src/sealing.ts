@@ -2,14 +2,14 @@
  * Sealed reports: only the collector can open them, so that a shuffler can mix what it cannot read.
  *
  * HPKE in base mode (RFC 9180: X25519, HKDF-SHA256, AES-128-GCM) by WebCrypto, byte for byte what
- * `hubbub.protocol.sealing` opens: the period's name, the encapsulated key, the ciphertext, the key's name.
+ * `hubbub.protocol.sealing` opens: the stratum, the encapsulated key, the ciphertext, the key's name.
  * A report is sealed once, by the ledger that made it, and the same item is sent however often it is sent.
  */
 
 import { blake2b } from "./blake2b.js";
 import { fromHex, joined, utf8 } from "./bytes.js";
 import { Refused } from "./errors.js";
-import { LABEL_BYTES } from "./periods.js";
+import { prefixBytes, prefixOf } from "./strata.js";
 import type { Task } from "./task.js";
 
 /** Bytes that sealing adds to a report: encapsulated key, tag and the name of the key. */
@@ -20,29 +20,41 @@ const NONE = new Uint8Array();
 
 /** Bytes of one sealed item of a task. */
 export function sealedBytes(task: Task): number {
-  return LABEL_BYTES[task.period] + OVERHEAD + task.reportBytes;
+  return prefixBytes(task) + OVERHEAD + task.reportBytes;
 }
 
-/** One report of a period, readable for the holder of the private key alone. */
+/** A shuffler and reports that are sent again in later periods exclude each other. */
+export function refuseMemoized(task: Task): void {
+  if (task.memoizeCap) {
+    throw new Refused(
+      `Task "${task.name}" memoizes: its reports are sent again in later periods, and the same bytes in several crowds ` +
+        "link a person. It is for a collector without a shuffler.",
+    );
+  }
+}
+
+/** One report of a period and of labels (in the order of their names), for the holder of the private key alone. */
 export async function seal(
   report: Uint8Array,
   publicKey: Uint8Array,
   task: Task,
   period: string,
+  labels: readonly string[] = [],
 ): Promise<Uint8Array> {
+  refuseMemoized(task);
   if (report.length !== task.reportBytes) {
     throw new Refused(
       `One report of ${task.reportBytes} bytes is sealed at a time, not ${report.length} bytes.`,
     );
   }
-  const label = utf8(period === "once" ? "" : period);
-  if (label.length !== LABEL_BYTES[task.period]) {
-    const has = task.period === "once" ? "has no periods" : `has one a ${task.period}`;
-    throw new Refused(`"${period}" is no period of task "${task.name}", which ${has}.`);
-  }
+  const prefix = prefixOf(task, period, labels);
   const name = blake2b(publicKey, 4, "hubbub key id");
-  const info = joined(utf8("hubbub sealed report v2"), fromHex(task.digest)!, label, name);
-  return joined(label, await encrypt(report, publicKey, info), name);
+  return joined(prefix, await encrypt(report, publicKey, binding(task, prefix, name)), name);
+}
+
+/** What ties an item to its purpose, its task, its stratum and its key. */
+export function binding(task: Task, prefix: Uint8Array, key: Uint8Array): Uint8Array {
+  return joined(utf8("hubbub sealed report v2"), fromHex(task.digest)!, prefix, key);
 }
 
 /** HPKE in base mode, for one message without additional data. */

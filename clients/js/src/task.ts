@@ -12,9 +12,11 @@ import { sketchResponse } from "./mechanisms/sketch_response.js";
 import { sparseSum } from "./mechanisms/sparse_sum.js";
 import { keepsPromise, type Promised, type Randomizer } from "./promise.js";
 import { type Entries, Scale } from "./record.js";
+import { areLists, type Lists } from "./strata.js";
 import { Layout } from "./wire.js";
 
-const FORMAT = "hubbub device task 1";
+/** The second for tasks with rules for several periods, so that older clients, which would not keep them, refuse it. */
+const FORMATS = ["hubbub device task 1", "hubbub device task 2"];
 const HASHED: { [name: string]: (shape: Shape, buckets: number) => HashedKernel } = {
   coco,
   collision,
@@ -41,6 +43,12 @@ export class Task {
   readonly digest: string;
   readonly period: Period;
   readonly reportsPerPeriod: number;
+  /** What is public about whoever reports, by name, each with all its values. */
+  readonly labels: Lists;
+  /** A device takes part in one of so many periods. */
+  readonly rotation: number;
+  /** Distinct records that get a report of their own, over all time; 0 where each period gets a fresh report. */
+  readonly memoizeCap: number;
   /** Bytes of one report. */
   readonly reportBytes: number;
   readonly mechanism: string;
@@ -64,6 +72,9 @@ export class Task {
     this.digest = given.digest;
     this.period = given.period;
     this.reportsPerPeriod = given.reports_per_period;
+    this.labels = given.labels ?? {};
+    this.rotation = told.rotation ?? 1;
+    this.memoizeCap = told.memoize_cap ?? 0;
     this.mechanism = given.mechanism.name;
     this.code = given.mechanism.code;
     this.epsilon = given.guarantee.epsilon;
@@ -132,6 +143,7 @@ interface Document {
   period: Period;
   reports_per_period: number;
   messages: number;
+  labels?: Lists;
   guarantee: { epsilon: number; delta: number; unit: string; words: string };
   keys: { kind: Kind; count: number; bits: number; cohorts: number; count_lengths: boolean; salt: string };
   values: { kind: "set" | "signed"; low: number; high: number; center: number; half: number };
@@ -148,6 +160,9 @@ interface Told {
   reports_per_period?: number;
   messages?: number;
   rotation?: number;
+  labels?: Lists;
+  memoize?: string;
+  memoize_cap?: number;
   low?: number;
   high?: number;
   keys: { kind: string; salt: string; vocabulary?: string[] };
@@ -161,9 +176,9 @@ function readDocument(bytes: Uint8Array): Document {
   } catch {
     throw new Refused("This is no task document: it is not JSON.");
   }
-  if (given?.format !== FORMAT) {
+  if (!FORMATS.includes(given?.format)) {
     throw new Refused(
-      `This is no task document of the form "${FORMAT}"; export the task with hubbub task export.`,
+      `This is no task document of the form "${FORMATS.join('" or "')}"; export the task with hubbub task export.`,
     );
   }
   const shaped =
@@ -186,9 +201,6 @@ function check(given: Document, told: Told): void {
   if (given.messages) {
     throw new Refused("This task asks for several messages per report, which this client does not send.");
   }
-  if (told.rotation !== undefined) {
-    throw new Refused("In this task devices take turns (rotation), which this client does not do.");
-  }
   const shape = new Shape(given.mechanism.shape);
   const { unit = "record", delta = 0, epsilon, max_entries = 1 } = told.mechanism;
   // Records are sampled down to what the randomizer is for; these two take them whole.
@@ -196,6 +208,7 @@ function check(given: Document, told: Told): void {
   const limit = whole ? null : max_entries;
   const { low, high, center, half, kind } = given.values;
   const agrees =
+    keepsPeriods(given, told) &&
     given.max_entries === limit &&
     (whole || !shape.has("limit") || shape.count("limit") === limit) &&
     given.name === told.name &&
@@ -203,6 +216,8 @@ function check(given: Document, told: Told): void {
     ["once", "day", "week", "month"].includes(given.period) &&
     given.reports_per_period === (told.reports_per_period ?? 1) &&
     given.messages === (told.messages ?? 0) &&
+    JSON.stringify(given.labels) === JSON.stringify(told.labels) &&
+    areLists(told.labels ?? {}) &&
     name === told.mechanism.name &&
     given.guarantee.epsilon === epsilon &&
     given.guarantee.delta === delta &&
@@ -220,6 +235,20 @@ function check(given: Document, told: Told): void {
   if (!keepsPromise(given.mechanism, told.mechanism, keys, kind === "signed", given.report[0]?.[1])) {
     throw new Refused("The task document says more than its epsilon allows: do not use it.");
   }
+}
+
+/** Whether rules for several periods are ones that this client knows, and that go together. */
+function keepsPeriods(given: Document, told: Told): boolean {
+  const { rotation = 1, memoize = "off", memoize_cap: cap = 0 } = told;
+  const isIn = (number: number, low: number): boolean =>
+    Number.isInteger(number) && low <= number && number <= 1000;
+  const memoizes = memoize === "record" && isIn(cap, 1) && given.reports_per_period === 1;
+  return (
+    isIn(rotation, 1) &&
+    (memoizes || (memoize === "off" && cap === 0)) &&
+    (given.period !== "once" || (rotation === 1 && !memoizes)) &&
+    given.format === FORMATS[rotation > 1 || memoizes ? 1 : 0]
+  );
 }
 
 function randomizer(given: Document, keys: Keys, layout: Layout): Randomize {

@@ -6,7 +6,8 @@
  *
  * What an uploader has taken is in the device's store before its promise resolves, and leaves it when the collector has
  * acknowledged it. A batch keeps its id and its bytes however often it is sent, from whichever tab, and the collector
- * counts it once. Only the collector's own word ends a batch (`delivery.ts`).
+ * counts it once. Only the collector's own word ends a batch (`delivery.ts`). Labels and period are kept with a batch:
+ * they are those of the moment when its reports were made, whenever it is sent and by whichever page.
  */
 
 import { blake2b } from "./blake2b.js";
@@ -16,8 +17,10 @@ import type { DeviceRecord } from "./client.js";
 import { post } from "./delivery.js";
 import { Refused } from "./errors.js";
 import { Ledger } from "./ledger.js";
-import { sealedBytes } from "./sealing.js";
+import { periodOf } from "./periods.js";
+import { refuseMemoized, sealedBytes } from "./sealing.js";
 import { browserStore, type Store } from "./store.js";
+import { type Labels, labelsFrom, labelsText, type Stratum } from "./strata.js";
 import type { Task } from "./task.js";
 
 /** Seconds until the next attempt: first, and at most. */
@@ -37,6 +40,8 @@ export interface UploaderOptions {
   batch?: number;
   /** Seconds that an answer is waited for. */
   timeout?: number;
+  /** What is public about whoever reports, if the task has labels: { country: "de" }. */
+  labels?: Labels;
 }
 
 /** Sends reports of one task, in the background, for as long as it is open. */
@@ -48,6 +53,7 @@ export class Uploader {
   readonly #place: string;
   readonly #width: number;
   readonly #options: UploaderOptions;
+  readonly #labels: string;
   #batch: number;
   #closed = false;
   #running: Promise<void> | undefined;
@@ -67,9 +73,11 @@ export class Uploader {
     options: UploaderOptions = {},
   ) {
     const sealed = options.sealedFor !== undefined;
+    if (sealed) refuseMemoized(task);
     this.#options = options;
     this.#batch = options.batch ?? 500;
     if (!(this.#batch >= 1)) throw new Refused(`A batch has at least 1 report, not ${this.#batch}.`);
+    this.#labels = labelsText(task, labelsFrom(task, options.labels));
     this.ledger = new Ledger(options.store ?? browserStore());
     this.#place = placeOf(task, sealed);
     this.#width = sealed ? sealedBytes(task) : task.reportBytes;
@@ -83,21 +91,25 @@ export class Uploader {
   }
 
   /**
-   * Report a record, once per task and period as the task allows; whether there was budget left for it.
+   * Report a record, once per task and period as the task allows; whether there was budget left for it, and it was the
+   * device's turn.
    *
    * The report is spent and queued in one step, so asking again, in whatever tab, sends nothing twice.
    */
-  async report(record: DeviceRecord, day = new Date()): Promise<boolean> {
+  async report(record: DeviceRecord, day?: Date): Promise<boolean> {
+    const shown = day ?? new Date();
+    const stratum = this.#stratum(shown, day !== undefined || isSet(shown));
     let batches: Batch[] | undefined;
     const queue = (book: Book, payload: Uint8Array): void => {
-      batches = this.#queue(book, payload);
+      batches = this.#queue(book, payload, stratum);
     };
-    const made = await this.ledger.spend(this.task, record, this.#options.sealedFor, day, queue);
+    const { sealedFor, labels } = this.#options;
+    const made = await this.ledger.spend(this.task, record, sealedFor, shown, queue, labels);
     this.#wake(batches);
     return made !== undefined;
   }
 
-  /** Take reports that were made elsewhere, one after another; they are in the store when this resolves. */
+  /** Take reports of today's period, made elsewhere, one after another; they are in the store when this resolves. */
   async add(reports: Uint8Array): Promise<void> {
     if (this.#options.sealedFor) {
       throw new Refused(
@@ -109,7 +121,9 @@ export class Uploader {
         `A report of this task has ${this.#width} bytes; ${reports.length} bytes are no reports.`,
       );
     }
-    this.#wake(await this.#change((book) => this.#queue(book, reports)));
+    const now = new Date();
+    const stratum = this.#stratum(now, isSet(now));
+    this.#wake(await this.#change((book) => this.#queue(book, reports, stratum)));
   }
 
   /** Send everything now; whether all that waited was acknowledged in time, and none refused since the last call. */
@@ -159,11 +173,21 @@ export class Uploader {
     return changeBook(this.ledger.store, this.task, change);
   }
 
-  /** Add reports to a book, in batches; all that wait in it. */
-  #queue(book: Book, reports: Uint8Array): Batch[] {
+  /** What is said beside reports of a day, of which a clock that was never set knows nothing; sealed ones say it. */
+  #stratum(day: Date, known: boolean): Stratum {
+    if (this.#options.sealedFor) return {};
+    return {
+      ...(this.#labels && { labels: this.#labels }),
+      ...(known && this.task.period !== "once" && { period: periodOf(this.task.period, day) }),
+    };
+  }
+
+  /** Add reports of a stratum to a book, in batches; all that wait in it. */
+  #queue(book: Book, reports: Uint8Array, stratum: Stratum): Batch[] {
     const batches = listIn(book.outbox, this.#place);
     for (let start = 0; start < reports.length; start += this.#batch * this.#width) {
       batches.push({
+        ...stratum,
         id: newId(),
         reports: toHex(reports.subarray(start, start + this.#batch * this.#width)),
       });
@@ -274,7 +298,7 @@ export class Uploader {
       if (answer.verdict === "later") return answer.wait;
       if (answer.verdict === "too large" && count > 1) {
         this.#batch = Math.min(this.#batch, count >> 1);
-        await this.#finish(id, (book, { reports }) => this.#queue(book, fromHex(reports)!));
+        await this.#finish(id, (book, whole) => this.#queue(book, fromHex(whole.reports)!, whole));
         return undefined;
       }
       await this.#finish(id, (book, refused) => listIn(book.refused, this.#place).push(refused));
@@ -289,11 +313,11 @@ export class Uploader {
     }
   }
 
-  async #post({ id, reports }: Batch): ReturnType<typeof post> {
-    const bytes = fromHex(reports)!;
+  async #post(batch: Batch): ReturnType<typeof post> {
+    const bytes = fromHex(batch.reports)!;
     const body = this.#options.sealedFor ? joined(bytes) : envelope(this.task, bytes);
     const patience = AbortSignal.timeout(1000 * (this.#options.timeout ?? 30));
-    return post(this.#url, body, id, this.#options.token, patience);
+    return post(this.#url, body, batch.id, this.#options.token, patience, batch);
   }
 
   #count(reports: string): number {
@@ -328,8 +352,12 @@ export function envelope(task: Task, reports: Uint8Array): Uint8Array<ArrayBuffe
 /** An id for a batch: the day, so that a collector may forget ids later, and a fresh random number. */
 function newId(): string {
   const now = new Date();
-  const day = now.getTime() > PLAUSIBLE ? `${now.toISOString().slice(0, 10).replaceAll("-", "")}-` : "";
+  const day = isSet(now) ? `${now.toISOString().slice(0, 10).replaceAll("-", "")}-` : "";
   return day + toHex(crypto.getRandomValues(new Uint8Array(16)));
+}
+
+function isSet(clock: Date): boolean {
+  return clock.getTime() > PLAUSIBLE;
 }
 
 /** The beginning of all addresses of a service. */

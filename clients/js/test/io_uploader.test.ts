@@ -4,6 +4,7 @@ import type { ServerResponse } from "node:http";
 import { test } from "node:test";
 import { toHex } from "../src/bytes.js";
 import { FileStore, Refused, type Task, Uploader } from "../src/node.js";
+import { periodOf } from "../src/periods.js";
 import type { Store } from "../src/store.js";
 import { envelope, type UploaderOptions } from "../src/uploader.js";
 import { Fake, freshPath, madeUp, own, task } from "./shared/io.js";
@@ -112,7 +113,11 @@ test("what the collector refuses for good is set aside", async () => {
     assert.equal(await uploader.flush(), false);
     assert.equal(await uploader.waiting(), 0);
     assert.deepEqual(await uploader.refused(), [
-      { id: fake.sent[0].batch, reports: toHex(madeUp(week.reportBytes)) },
+      {
+        period: periodOf("week", new Date()),
+        id: fake.sent[0].batch,
+        reports: toHex(madeUp(week.reportBytes)),
+      },
     ]);
     assert.ok(await uploader.flush()); // said once
     uploader.close();

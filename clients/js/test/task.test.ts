@@ -57,7 +57,7 @@ test("documents that are none are refused in a sentence", async () => {
     "[]",
     "{}",
     '"x"',
-    '{"format":"hubbub device task 2"}',
+    '{"format":"hubbub device task 3"}',
   ]) {
     assert.match(await refusal(text), /no task document/);
   }
@@ -254,7 +254,7 @@ test("what this client does not know is refused by name", async () => {
   const turns = JSON.parse(GOOD);
   turns.task = JSON.stringify({ ...JSON.parse(turns.task), rotation: 4 });
   turns.digest = (await digestOf(turns.task)).slice(0, 32);
-  assert.match(await refusal(JSON.stringify(turns)), /take turns/);
+  assert.match(await refusal(JSON.stringify(turns)), /contradicts/); // no periods to take turns in
 });
 
 test("a pinned document is that one and no other", async () => {

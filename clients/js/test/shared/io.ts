@@ -42,7 +42,14 @@ export function freshPath(): string {
 
 /** A collector that answers what the test says, and then that it has taken the batch. */
 export class Fake {
-  sent: { batch: string; body: Uint8Array; token: string | undefined; path: string | undefined }[] = [];
+  sent: {
+    batch: string;
+    body: Uint8Array;
+    token: string | undefined;
+    path: string | undefined;
+    /** What it says of its stratum: labels and period. */
+    said: unknown[];
+  }[] = [];
   answers: ((batch: string, response: ServerResponse) => void)[] = [];
   address = "";
   readonly #server = createServer((request, response) => this.#answer(request, response));
@@ -69,7 +76,8 @@ export class Fake {
     request.on("end", () => {
       const batch = String(request.headers["hubbub-batch"]);
       const token = request.headers.authorization;
-      this.sent.push({ batch, body: joined(...parts), token, path: request.url });
+      const said = [request.headers["hubbub-labels"], request.headers["hubbub-period"]];
+      this.sent.push({ batch, body: joined(...parts), token, path: request.url, said });
       (this.answers.shift() ?? own(200))(batch, response);
     });
   }
