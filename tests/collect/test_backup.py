@@ -92,7 +92,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged(
         with collecting(url) as again:
             assert again.get(again.path, token).status == 200  # tokens are restored, too
             assert again.service.keys.public == sealing
-            kept = {name: payload for name, _, payload in again.service.store.kept(NAME)}
+            kept = {name: payload for name, _, payload, _ in again.service.store.kept(NAME)}
             assert {name_of(name).hex() for name in before} <= kept.keys()
             for name, reports in parts.items():
                 answer = again.send(reports, name)
@@ -293,7 +293,7 @@ def test_reports_and_states_go_and_estimates_stay(opened: Opener, store_url: str
     assert len(store.past(NAME)) == 4
     found = purge(store, NAME, Horizons(reports=30, states=15), NOW)
     assert found == {"reports": 6, "ids": 0, "states": 3, "crowds": 0}
-    kept = [name for name, _, _ in store.kept(NAME)]
+    kept = [name for name, _, _, _ in store.kept(NAME)]
     assert kept == [name_of(f"b{number}").hex() for number in (2, 3, 4)]
     assert len(store.past(NAME)) == 1
     assert len(store.periods(NAME, 10)) == 5

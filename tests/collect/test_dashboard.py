@@ -26,7 +26,7 @@ from collecting import SALT, Collector, collecting, sealed_batch
 from live import ask
 
 from hubbub.collect.dashboard.pages import FILTERS
-from hubbub.collect.dashboard.views import Scale, Unit
+from hubbub.collect.dashboard.scales import Scale, Unit
 from hubbub.collect.showcase import demo_task
 from hubbub.collect.store import Batch
 from hubbub.device.client import encode_record, privatize

@@ -430,7 +430,7 @@ def test_a_shuffled_crowd(store_url: str) -> None:
         expected = reports[:21] + reports[27:] + reports[30:180]
         kept = b"".join(
             payload
-            for name, _, payload in collector.service.store.kept(TASK.digest.hex())
+            for name, _, payload, _ in collector.service.store.kept(TASK.digest.hex())
             if name != name_of("direct").hex()
         )
         assert aggregate(TASK, kept).to_bytes() == aggregate(TASK, expected).to_bytes()

@@ -15,6 +15,7 @@ from collecting import collected_task
 
 from hubbub.collect import snapshots as folding
 from hubbub.collect.export import parquet_chunks
+from hubbub.collect.shelves import Kept
 from hubbub.collect.store import Batch, Store
 from hubbub.collect.writing import Collected, examine
 from hubbub.server.fold import aggregate
@@ -48,7 +49,7 @@ def test_an_export_is_a_stream(tmp_path: Path) -> None:
     for number in range(48):
         payload = os.urandom(MB)
         store.append([Batch(task.digest.hex(), f"b{number}", MB // 4, payload, payload[:16], 0)])
-    list(parquet_chunks(task, [("first", 0, b"abc")]))  # modules that are loaded on the way
+    list(parquet_chunks(task, [Kept("first", 0, b"abc", "")]))  # modules that are loaded on the way
     sizes = []
     with (tmp_path / "all.parquet").open("wb") as file, peak() as reached:
         for chunk in parquet_chunks(task, store.kept(task.digest.hex())):
@@ -77,8 +78,8 @@ def test_wide_reports_are_examined_and_added_in_pieces() -> None:
     assert found.problems == [{"index": 15_000, "reason": "filler bits after the last field are set"}]
     assert found.count == 19_999
     expected = aggregate(WIDE, reports).to_bytes()
-    folding._sum(WIDE, reports[: 40 * 100])  # what is compiled or remembered the first time
+    folding.sum_of_reports(WIDE, reports[: 40 * 100])  # what is compiled or remembered the first time
     with peak() as reached:
-        state = folding._sum(WIDE, reports)
+        state = folding.sum_of_reports(WIDE, reports)
         assert reached() < 120
     assert state.to_bytes() == expected

@@ -44,7 +44,7 @@ def nothing_shows(collector: Collector) -> bool:
     about = collector.get(collector.path).json
     numbers = (about["reports"], about["in_estimates"], sum(about["rejected"].values()))
     states = {collector.get(f"{collector.path}/{name}").status for name in ("state", "estimates")}
-    exported = b"".join(payload for _, _, payload in collector.service.store.kept(NAME))
+    exported = b"".join(payload for _, _, payload, _ in collector.service.store.kept(NAME))
     accepted = f'hubbub_reports_accepted_total{{task="{NAME}"}}' in collector.get("/metrics").body.decode()
     return numbers == (0, 0, 0) and states == {403} and not exported and not accepted
 
@@ -80,7 +80,7 @@ def test_a_crowd_counts_when_it_is_complete(store_url: str) -> None:
         with collector.service.store.reading() as connection:
             for table in (parts, unfinished):
                 assert connection.execute(sql.select(sql.func.count()).select_from(table)).scalar() == 0
-        exported = {name for name, _, _ in collector.service.store.kept(NAME)}
+        exported = {name for name, _, _, _ in collector.service.store.kept(NAME)}
         assert len(exported) == 1
     with collecting(store_url, TASK) as collector:
         assert counted(collector, reports)

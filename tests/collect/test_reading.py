@@ -183,6 +183,9 @@ def test_a_crowd_without_a_bound_is_said_to_add_nothing(tmp_path: Path) -> None:
     assert "per entry" in about["unamplified"]
     assert "Shuffling adds nothing" in page
     assert about["unamplified"].replace("'", "&#39;") in page
+    reach = task.mechanism.influence("frequency").up
+    assert f"moves the share of a key by at most {reach:.3g} / n" in about["forged"]
+    assert about["forged"] in page
 
 
 def test_files(collector: Collector, tmp_path: Path) -> None:

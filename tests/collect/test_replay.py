@@ -25,7 +25,8 @@ from hubbub.device.client import Client
 from hubbub.device.ledger import Ledger
 from hubbub.device.upload import Uploader
 from hubbub.protocol.periods import period_of
-from hubbub.protocol.sealing import label_width, seal, sealed_width
+from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.strata import prefix_width
 from hubbub.protocol.task import Task
 
 DAY = datetime.date(2024, 3, 6)
@@ -64,7 +65,7 @@ class Route:
         """The reports that the collector has, crowd by crowd."""
         width = self.task.mechanism.layout.width
         kept = self.collector.service.store.kept(self.task.digest.hex())
-        return [[body[i : i + width] for i in range(0, len(body), width)] for _, _, body in kept]
+        return [[body[i : i + width] for i in range(0, len(body), width)] for _, _, body, _ in kept]
 
     def opened(self, item: bytes) -> bytes:
         """What the collector sees in an item."""
@@ -243,7 +244,7 @@ def test_a_copied_item_adds_nothing_in_any_crowd_or_period(
     once the period is over; he may even set the shuffler's clock back. The report is counted once."""
     with routed(tmp_path, 6, period="day") as route:
         (item,) = route.strangers(1)
-        label = label_width(route.task)
+        label = prefix_width(route.task)
         assert route.send(item, item) == {"accepted": 1, "repeated": 1}
         assert route.send(item) == {"accepted": 0, "repeated": 1}
         route.send(*route.strangers(5))

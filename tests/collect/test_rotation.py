@@ -22,7 +22,8 @@ from hubbub.collect.shuffler import Shuffler, create_shuffler_app
 from hubbub.collect.store import Store
 from hubbub.device.ledger import Ledger
 from hubbub.device.upload import Uploader
-from hubbub.protocol.sealing import KEY_BYTES, binding, key_id, label_width, seal, sealed_width, suite
+from hubbub.protocol.sealing import KEY_BYTES, binding, key_id, seal, sealed_width, suite
+from hubbub.protocol.strata import prefix_width
 from hubbub.protocol.task import Task
 
 TASK = collected_task()
@@ -280,5 +281,5 @@ def test_widths() -> None:
     """Four bytes for the name of the key, whatever the period."""
     for period, label in (("once", 0), ("day", 10), ("week", 8), ("month", 7)):
         task = TASK.model_copy(update={"period": period})
-        assert label_width(task) == label
+        assert prefix_width(task) == label
         assert sealed_width(task) == label + 32 + task.mechanism.layout.width + 16 + 4

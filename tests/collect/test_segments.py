@@ -75,7 +75,7 @@ def test_many_small_lots_are_one_change_of_a_segment(tmp_path: Path, monkeypatch
                 store.append([Batch(name, f"b{number}", 1, report, bytes(16), period)])
         assert folder.fold(task).state.to_bytes() == aggregate(task, reports).to_bytes()
         assert changes == [25, 15]
-        assert b"".join(payload for _, _, payload in store.kept(name)) == reports
+        assert b"".join(payload for _, _, payload, _ in store.kept(name)) == reports
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_fold_writes_what_is_new(opened: Opener, store_url: str, monkeypatch: 
         assert one.fold(TASK).state.to_bytes() == expected.to_bytes()
     found = estimate(TASK, folder.fold(TASK).state).rows()
     assert found == estimate(TASK, expected).rows()
-    kept = {name: payload for name, _, payload in store.kept(NAME)}
+    kept = {name: payload for name, _, payload, _ in store.kept(NAME)}
     assert len(kept) == 40
     assert kept[name_of("b7").hex()] == some_reports(TASK, 25, seed=8)
 
@@ -156,9 +156,9 @@ def test_processes_read_what_others_have_folded(
 
 
 def _counted(parts: Any, sizes: list[int]) -> Any:
-    for part in parts:
+    for part, end in parts:
         sizes.append(len(part))
-        yield part
+        yield part, end
 
 
 def test_reports_that_are_not_kept_are_not_told_apart(opened: Opener, store_url: str) -> None:
@@ -322,6 +322,8 @@ def test_an_old_store_is_brought_along(store_url: str, mechanism: dict[str, Any]
             folded = collector.service.folder.fold(task).state
             assert folded.to_bytes() == aggregate(task, b"".join(parts)).to_bytes()
             if keep:
-                kept = {name: reports for name, _, reports in collector.service.store.kept(task.digest.hex())}
+                kept = {
+                    name: reports for name, _, reports, _ in collector.service.store.kept(task.digest.hex())
+                }
                 assert kept == {name_of(f"b{number}").hex(): part for number, part in enumerate(parts)}
             assert collector.get("/readyz").json == {"status": "ready"}

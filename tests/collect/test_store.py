@@ -66,7 +66,7 @@ def test_a_batch_is_stored_once(opened: Opener, store_url: str) -> None:
     other = "ff" * 16
     assert store.append([batch(1, task=other)]) == ["stored"]
     assert len(list(store.kept(NAME))) == 3
-    assert [name for name, _, _ in store.kept(other)] == [name_of("b1").hex()]
+    assert [name for name, _, _, _ in store.kept(other)] == [name_of("b1").hex()]
 
 
 def test_reject_counters_change_with_their_batch(opened: Opener, store_url: str) -> None:
@@ -128,7 +128,7 @@ def test_the_state_is_that_of_a_single_pass(
         store.append([batch(number, at=3600 * (number // 5))])
         if number % 4 == 3:
             assert folder.fold(TASK).state.count == 3 * (number + 1)
-    everything = b"".join(payload for _, _, payload in store.kept(NAME))
+    everything = b"".join(payload for _, _, payload, _ in store.kept(NAME))
     expected = aggregate(TASK, everything).to_bytes()
     assert folder.fold(TASK).state.to_bytes() == expected
     assert folder_for(opened(store_url)).fold(TASK).state.to_bytes() == expected
@@ -186,7 +186,7 @@ def test_folders_of_several_processes_count_once(opened: Opener, store_url: str)
     for thread in threads:
         thread.join()
     assert troubles == []
-    expected = aggregate(TASK, b"".join(payload for _, _, payload in store.kept(NAME))).to_bytes()
+    expected = aggregate(TASK, b"".join(payload for _, _, payload, _ in store.kept(NAME))).to_bytes()
     assert [folder.fold(TASK).state.to_bytes() for folder in folders] == [expected] * 4
     assert sum(reports for _, reports in store.periods(NAME, 10)) == 180
 
@@ -269,7 +269,7 @@ def damage(store: Store, **changes: Any) -> None:
 
 
 def flipped(store: Store) -> bytes:
-    _, payload = store.snapshot(NAME)
+    _, payload, _ = store.snapshot(NAME)
     assert payload is not None
     return payload[:-30] + bytes([payload[-30] ^ 1]) + payload[-29:]
 

@@ -98,7 +98,7 @@ def test_reports_reach_a_collector(tmp_path: Path) -> None:
             assert uploader.waiting == 0
             assert uploader.trouble == ""
         assert collector.service.folder.fold(TASK).state.to_bytes() == aggregate(TASK, reports).to_bytes()
-        names = [len(payload) // 3 for _, _, payload in collector.service.store.kept(TASK.digest.hex())]
+        names = [len(payload) // 3 for _, _, payload, _ in collector.service.store.kept(TASK.digest.hex())]
         assert sorted(names) == [50, 100, 100]
 
 
@@ -314,7 +314,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
                 break
             unsure.append(left[seen + 3 : seen + 6])
             left, kills = left[seen + 6 :], kills + 1
-        kept = b"".join(payload for _, _, payload in collector.service.store.kept(TASK.digest.hex()))
+        kept = b"".join(payload for _, _, payload, _ in collector.service.store.kept(TASK.digest.hex()))
         assert kills == 5
         extra = check_multiset(kept, reports, unsure)
         assert 0 <= extra <= 5

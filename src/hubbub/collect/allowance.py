@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from hubbub.collect.mixer import Limit
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.people import most_of_one
-from hubbub.protocol.sealing import label_width
+from hubbub.protocol.periods import PERIOD_BYTES
 from hubbub.protocol.task import Task
 
 #: Pairs of token and period that are counted; beyond, the oldest are forgotten.
@@ -60,17 +60,17 @@ class Allowance:
         marks = [
             hashlib.blake2b(token.encode(), key=self._secret, digest_size=16).digest() for token in tokens
         ]
-        label = label_width(task)
+        width = PERIOD_BYTES[task.period]  # whatever the labels: they do not make one person many
 
         def limit(place: int, fresh: dict[bytes, bytes]) -> dict[bytes, bytes]:
-            counts = Counter(item[:label] for item in fresh.values())
+            counts = Counter(item[:width] for item in fresh.values())
             good = set()
             for period, count in counts.items():
                 mark = (marks[place], task.digest, period)
                 if self._used[mark] + granted[mark] + count <= self.most:
                     granted[mark] += count
                     good.add(period)
-            return {name: item for name, item in fresh.items() if item[:label] in good}
+            return {name: item for name, item in fresh.items() if item[:width] in good}
 
         with self._lock:
             yield limit

@@ -20,11 +20,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hubbub import __version__
+from hubbub.collect.asked_groups import groups_and_time
 from hubbub.collect.asking import (
     ADMIN,
     ANALYST,
     MEDIA_OF_FILES,
     Level,
+    TheChoice,
     TheService,
     TheTask,
     attachment,
@@ -82,6 +84,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
     app.state.intakes = {path: uploads for path, uploads in app.uploads.items() if path.endswith("/reports")}
     app.include_router(_reading)
     app.include_router(found_keys)
+    app.include_router(groups_and_time)
     app.include_router(dashboard)
     app.add_middleware(CrossOrigin, allowed=service.settings.report_origins)
     app.add_middleware(_Outermost)
@@ -234,6 +237,8 @@ def show_device_document(request: Request, service: TheService, task: str) -> Re
 def show_estimates(
     service: TheService,
     task: TheTask,
+    choice: TheChoice,
+    *,
     keys: Keys = None,
     top: Annotated[int, Query(ge=1, le=10_000, description="How many keys, if none are named.")] = 20,
     level: Level = 0.95,
@@ -241,9 +246,10 @@ def show_estimates(
     simultaneous: bool = False,
     correct: Correct = False,
 ) -> dict[str, Any]:
-    """Estimates with error bars: of the named keys, or of those that stand out most."""
-    found = service.estimates(task, keys, top, level, quantity, simultaneous, correct=correct)
-    return {**found.about(), "estimates": found.rows()}
+    """Estimates with error bars: of the named keys, or of those that stand out most; for everybody, or for some."""
+    found = service.estimates(task, keys, top, level, quantity, simultaneous, correct=correct, choice=choice)
+    chosen = {} if choice.everything else {"chosen": choice.words()}
+    return {**found.about(), **chosen, "estimates": found.rows()}
 
 
 @_reading.get(
@@ -252,18 +258,21 @@ def show_estimates(
 def save_estimates(
     service: TheService,
     task: TheTask,
+    choice: TheChoice,
     form: str,
+    *,
     keys: Keys = None,
+    top: Annotated[int | None, Query(ge=1, le=10_000, description="How many keys, if not all.")] = None,
     level: Level = 0.95,
     quantity: Quantity | None = None,
     simultaneous: bool = False,
     correct: Correct = False,
 ) -> Response:
-    """Estimates of the named keys, or of all, as a file: csv or json."""
+    """Estimates of the named keys, of those that stand out most, or of all, as a file: csv or json."""
     media = MEDIA_OF_FILES.get(form)
     if media is None:
         raise Problem(404, "no such file", "Estimates come as estimates.csv and estimates.json.")
-    found = service.estimates(task, keys, None, level, quantity, simultaneous, correct=correct)
+    found = service.estimates(task, keys, top, level, quantity, simultaneous, correct=correct, choice=choice)
     return saved(found.save, f"estimates.{form}", media)
 
 

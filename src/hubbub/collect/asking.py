@@ -14,6 +14,7 @@ from hubbub.collect.problems import Problem, unauthorized
 from hubbub.collect.service import Service
 from hubbub.collect.tokens import Role, allows
 from hubbub.protocol.task import Task
+from hubbub.server.portions import Choice, choice_of
 
 
 def service_of(request: Request) -> Service:
@@ -49,6 +50,21 @@ ANALYST, ADMIN = [_needs("analyst")], [_needs("admin")]
 MEDIA_OF_FILES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 TheService = Annotated[Service, Depends(service_of)]
 TheTask = Annotated[Task, Depends(_task)]
+
+
+def _choice(
+    where: Annotated[
+        list[str] | None,
+        Query(max_length=20, description="Labels, as country=de; several for several labels."),
+    ] = None,
+    period: Annotated[str | None, Query(max_length=20, description="One period, as 2026-W46.")] = None,
+    first: Annotated[str | None, Query(alias="from", max_length=20, description="The first period.")] = None,
+    last: Annotated[str | None, Query(alias="to", max_length=20, description="The last period.")] = None,
+) -> Choice:
+    return choice_of(where or (), period, first, last)
+
+
+TheChoice = Annotated[Choice, Depends(_choice)]
 Level = Annotated[float, Query(gt=0, lt=1, description="Level of the intervals.")]
 
 

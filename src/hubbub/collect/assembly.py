@@ -7,14 +7,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from hubbub.collect.ingest import Upload, Uploads, examine_sealed
+from hubbub.collect.ingest import Upload, Uploads, examine_sealed, sealed_arrival
 from hubbub.collect.parts import Appended, Part, append_part, part_id
 from hubbub.collect.problems import Problem, busy
-from hubbub.collect.snapshots import period_now
 from hubbub.collect.store import Unavailable
-from hubbub.collect.writing import Arrival, Examined
+from hubbub.collect.writing import Examined
 from hubbub.protocol.delivery import PART_HEADER, part_in, part_named
-from hubbub.protocol.sealing import KEY_BYTES, label_width, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, sealed_width
+from hubbub.protocol.strata import prefix_width
 
 _PART = PART_HEADER.lower().encode()
 
@@ -73,10 +73,8 @@ class Parts(Uploads):
             return Appended(known.outcome(check.digest())), Examined(b"", 0)
         assert self._keys is not None
         found = examine_sealed(collected, body, self._settings.most_reports, self._keys, whole=False)
-        arrival = Arrival(
-            collected, upload.batch, found.payload, check.digest(), period_now(task), found.count, found
-        )
+        arrival = sealed_arrival(upload, found, check.digest())
         number, parts, total = upload.part
-        kind = body[: label_width(task)] + body[-KEY_BYTES:]
+        kind = body[: prefix_width(task)] + body[-KEY_BYTES:]
         part = Part(arrival.batch(), number, parts, total, len(body) // sealed_width(task), kind)
         return append_part(self._store, part, self._settings.unfinished), found

@@ -30,11 +30,13 @@ from hubbub.collect.database import (
     segments,
     states,
     store_address,
+    strata,
     tasks,
     unfinished,
 )
 from hubbub.collect.integrity import damaged_pages
 from hubbub.collect.segments import Damaged, lot_in
+from hubbub.collect.shelves import Shelf, shelves_of
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import tokens
 from hubbub.primitives.envelope import refuse_ending, unseal
@@ -44,7 +46,7 @@ from hubbub.protocol.files import STATE
 #: Everything but sessions: whoever was logged in logs in again.
 _TABLES = (
     *(tasks, ids, log, segments, crowds, crowd_periods, unfinished, parts),
-    *(states, history, rejects, tokens),
+    *(strata, states, history, rejects, tokens),
 )
 #: Columns that a database counts up by itself.
 _COUNTED = ((tasks, "id"), (log, "seq"), (tokens, "id"))
@@ -195,20 +197,27 @@ def check(url: str) -> Found:
 
 def _check_task(connection: sql.Connection, task: str, purged: int, problems: list[str]) -> int:
     """How many reports a task has, waiting ones included."""
-    kept, ends = 0, None
-    for row in _rows(connection, segments, task, segments.c.first):
-        kept += _sound(row, task, problems)
-        if ends is not None and row.first != ends and not purged:
-            problems.append(f"Reports {ends} to {row.first} of task {task} are missing.")
-        ends = row.first + row.count
-    waiting = sum(_sound(row, task, problems) for row in _rows(connection, log, task, log.c.seq))
-    state = connection.execute(states.select().where(states.c.task == task)).one_or_none()
-    counted = 0
-    if state is not None and state.payload is not None:
-        try:
-            counted = unseal(bytes(state.payload), f"The state of task {task}", STATE).count
-        except Refused as problem:
-            problems.append(str(problem))
+    shelves, kept = shelves_of(connection, task), 0
+    for shelf in (Shelf("", task, 0), *shelves):
+        ends = None
+        for row in _rows(connection, segments, shelf.name, segments.c.first):
+            kept += _sound(row, task, problems, shelf.stratum)
+            if ends is not None and row.first != ends and not purged:
+                problems.append(f"Reports {ends} to {row.first} of task {task} are missing.")
+            ends = row.first + row.count
+    log_rows = _rows(connection, log, task, log.c.seq)
+    waiting = sum(_sound(row, task, problems, row.stratum) for row in log_rows)
+    counted = _summed(connection, task, f"The state of task {task}", problems)
+    for shelf in shelves:
+        if (
+            _summed(connection, shelf.name, f"The sum of {shelf.stratum} of task {task}", problems)
+            > shelf.reports
+        ):
+            problems.append(
+                f"The sum of {shelf.stratum} of task {task} has more than its {shelf.reports} reports."
+            )
+    if sum(shelf.reports for shelf in shelves) > counted:
+        problems.append(f"The groups of task {task} have more reports than its state.")
     query = sql.select(sql.func.coalesce(sql.func.sum(history.c.reports), 0)).where(history.c.task == task)
     arrived = int(connection.execute(query).scalar_one())
     if counted != arrived or (kept and kept + purged != arrived):
@@ -222,9 +231,21 @@ def _rows(connection: sql.Connection, table: sql.Table, task: str, order: Any) -
     yield from connection.execution_options(yield_per=8).execute(query)
 
 
-def _sound(row: Any, task: str, problems: list[str]) -> int:
+def _summed(connection: sql.Connection, name: str, what: str, problems: list[str]) -> int:
+    """How many reports are in a stored state."""
+    state = connection.execute(states.select().where(states.c.task == name)).one_or_none()
+    if state is None or state.payload is None:
+        return 0
     try:
-        return lot_in(row, task).count
+        return unseal(bytes(state.payload), what, STATE).count
+    except Refused as problem:
+        problems.append(str(problem))
+        return 0
+
+
+def _sound(row: Any, task: str, problems: list[str], stratum: str) -> int:
+    try:
+        return lot_in(row, task, stratum).count
     except Damaged as problem:
         problems.append(str(problem))
         return int(row.count)

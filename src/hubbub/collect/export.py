@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hubbub.collect.shelves import Kept
 from hubbub.engines.arrow import report_schema
 from hubbub.primitives.errors import optional
 from hubbub.protocol.task import Task
@@ -43,25 +44,27 @@ class _Sink:
         return b"".join(parts)
 
 
-def parquet_chunks(task: Task, batches: Iterable[tuple[str, int, bytes]]) -> Iterator[bytes]:
+def parquet_chunks(task: Task, batches: Iterable[Kept]) -> Iterator[bytes]:
     """A file of batches (name, time of arrival, reports), piece by piece; the task itself is in its metadata."""
     arrow, parquet = optional("pyarrow", "lake"), optional("pyarrow.parquet", "lake")
-    schema, digest, sink = report_schema(task), task.digest.hex(), _Sink()
+    by_stratum = bool(task.labels) or task.period != "once"
+    schema, digest, sink = report_schema(task, by_stratum), task.digest.hex(), _Sink()
     with parquet.ParquetWriter(sink, schema) as writer:
         for rows in _groups(batches):
-            days = [datetime.datetime.fromtimestamp(at, datetime.UTC).date() for _, at, _ in rows]
-            data = [[digest] * len(rows), days, [name for name, _, _ in rows], [body for _, _, body in rows]]
+            days = [datetime.datetime.fromtimestamp(row.period, datetime.UTC).date() for row in rows]
+            data = [[digest] * len(rows), days, [row.name for row in rows], [row.payload for row in rows]]
+            data += [[row.stratum for row in rows]] if by_stratum else []
             writer.write_table(arrow.table(data, schema=schema))
             yield sink.taken()
     yield sink.taken()
 
 
-def _groups(batches: Iterable[tuple[str, int, bytes]]) -> Iterator[list[tuple[str, int, bytes]]]:
-    rows: list[tuple[str, int, bytes]] = []
+def _groups(batches: Iterable[Kept]) -> Iterator[list[Kept]]:
+    rows: list[Kept] = []
     size = 0
     for row in batches:
         rows.append(row)
-        size += len(row[2])
+        size += len(row.payload)
         if len(rows) == _ROWS or size >= _BYTES:
             yield rows
             rows, size = [], 0

@@ -29,8 +29,10 @@ from hubbub.collect.tokens import Grant, Role, Tokens, allows
 from hubbub.collect.writing import Arrival, Collected, Examined, Written, examine
 from hubbub.primitives.envelope import EMPTY, unseal
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.delivery import LABELS_HEADER, PERIOD_HEADER
 from hubbub.protocol.files import REPORTS, check_header
-from hubbub.protocol.sealing import KEY_BYTES, label_width, naming_no_key, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, sealed_width
+from hubbub.protocol.strata import prefix_width, stratum_from, text_of
 from hubbub.protocol.task import Task
 
 #: Writes batches, many in one transaction.
@@ -38,6 +40,8 @@ Writer = Groups[Arrival, Written]
 
 #: What whoever shows no token may do, where the settings let them.
 _ANYBODY = Grant(0, "upload")
+#: Where a batch says of which stratum it is.
+_TOLD = (LABELS_HEADER.lower().encode(), PERIOD_HEADER.lower().encode())
 _UNOPENED = "sealed for another key or task, or changed on the way"
 
 
@@ -79,7 +83,7 @@ def examine_sealed(
     if not body:
         raise Refused("The crowd is empty.")
     packed, unopened = keys.open_each(task, body)
-    width, label = sealed_width(task), label_width(task)
+    width, label = sealed_width(task), prefix_width(task)
     starts = range(0, len(body), width)
     if len({body[start : start + label] for start in starts}) > 1:
         raise Refused("A crowd holds reports of one period, and this one mixes several.")
@@ -103,6 +107,23 @@ class Upload(NamedTuple):
     size: int
     #: Number of a part, parts, and items of all of them; of crowds that come in parts.
     part: tuple[int, int, int] | None = None
+    #: What the batch says of its stratum.
+    labels: str = ""
+    period: str = ""
+
+
+def sealed_arrival(upload: Upload, found: Examined, check: bytes) -> Arrival:
+    """A shuffled crowd, or a part of one, of the stratum that its items name."""
+    collected, task = upload.collected, upload.collected.task
+    named = stratum_from(task, found.label.encode("latin-1"))
+    labels = text_of(task, named._replace(period=""))
+    place = collected.placed(labels, named.period)
+    # A crowd is taken whatever its period: where that cannot be, it counts as not told.
+    stratum = labels if place.refusal else place.stratum
+    if task.labels:
+        found = replace(found, label=text_of(task, named))
+    about = (period_now(task), found.count, found, stratum)
+    return Arrival(collected, upload.batch, found.payload, check, *about)
 
 
 class Uploads(Intake[Upload]):
@@ -153,7 +174,9 @@ class Uploads(Intake[Upload]):
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
         if public and size <= self._largest(collected, token):
             self._strangers.count(sender, max(1, (size - EMPTY) // collected.width))
-        return Upload(collected, batch_id, token, size)
+        told = (headers.get(name, b"").decode("latin-1").strip() for name in _TOLD)
+        labels, period = told if self._keys is None else ("", "")
+        return Upload(collected, batch_id, token, size, None, labels, period)
 
     def submit(self, upload: Upload, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
         if upload.size > self._largest(upload.collected, upload.token):
@@ -167,11 +190,7 @@ class Uploads(Intake[Upload]):
                 answer = problem
             done(answer)
 
-        collected = upload.collected
-        reports = opened(collected, body, self._settings.most_reports)
-        check = hashlib.blake2b(body, digest_size=16).digest()
-        arrival = Arrival(collected, upload.batch, reports, check, period_now(collected.task))
-        self._writer.submit(arrival, written)
+        self._writer.submit(self._bare(upload, body), written)
 
     async def store(self, upload: Upload, receive: Receive) -> bytes:
         if upload.size > self._largest(upload.collected, upload.token):
@@ -237,7 +256,8 @@ class Uploads(Intake[Upload]):
 
     def _digest(self, upload: Upload) -> hashlib.blake2b:
         """Of all that must be the same when it is sent again; the body is still to be added."""
-        return hashlib.blake2b(digest_size=16)
+        told = f"{upload.labels}@{upload.period} ".encode() if upload.labels or upload.period else b""
+        return hashlib.blake2b(told, digest_size=16)
 
     def _acknowledge(self, upload: Upload, result: Written | Exception) -> bytes:
         """What to say of a batch, or `Problem`."""
@@ -270,7 +290,7 @@ class Uploads(Intake[Upload]):
             "problems": examined.problems,
         }
         if not examined.count:
-            detail = f"None of the {rejected} reports is valid: do not send them again."
+            detail = examined.refusal or f"None of the {rejected} reports is valid: do not send them again."
             raise Problem(422, "no valid report", detail, **answer)
         return json.dumps(answer).encode()
 
@@ -279,16 +299,26 @@ class Uploads(Intake[Upload]):
         if len(body) > QUICK or self._keys is not None:
             async with self._one_large:
                 return await asyncio.to_thread(self._examine, upload, body)
-        collected = upload.collected
-        check = hashlib.blake2b(body, digest_size=16).digest()
-        reports = opened(collected, bytes(body), self._settings.most_reports)
-        return Arrival(collected, upload.batch, reports, check, period_now(collected.task))
+        return self._bare(upload, bytes(body))
+
+    def _bare(self, upload: Upload, body: bytes | memoryview) -> Arrival:
+        """Reports as they came, of the stratum that the batch names."""
+        collected, check = upload.collected, self._digest(upload)
+        check.update(body)
+        reports = opened(collected, body, self._settings.most_reports)
+        now, place = period_now(collected.task), collected.placed(upload.labels, upload.period)
+        arrival = Arrival(collected, upload.batch, reports, check.digest(), now, stratum=place.stratum)
+        if place.refusal:
+            arrival.refuse(place.reason, place.refusal)
+        return arrival
 
     def _examine(self, upload: Upload, body: bytearray) -> Arrival:
         collected, most = upload.collected, self._settings.most_reports
-        check, period = hashlib.blake2b(body, digest_size=16).digest(), period_now(collected.task)
         if self._keys is None:
-            found = examine(collected, opened(collected, memoryview(body), most))
-            return Arrival(collected, upload.batch, found.payload, check, period, None, found)
+            arrival = self._bare(upload, memoryview(body))
+            if arrival.examined is None:
+                arrival.examined = examine(collected, arrival.reports)
+            return arrival
+        check = hashlib.blake2b(body, digest_size=16).digest()
         found = examine_sealed(collected, bytes(body), most, self._keys, self._named)
-        return Arrival(collected, upload.batch, found.payload, check, period, found.count, found)
+        return sealed_arrival(upload, found, check)

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, binding, key_id, label_width, sealed_width, suite
+from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, binding, key_id, sealed_width, suite
+from hubbub.protocol.strata import prefix_width
 from hubbub.protocol.task import Task
 
 
@@ -70,12 +71,12 @@ class Shape(NamedTuple):
     """What of a task has to be known to open its items."""
 
     digest: bytes
-    label: int
+    prefix: int
     width: int
 
     @classmethod
     def of(cls, task: Task) -> Shape:
-        return cls(task.digest, label_width(task), sealed_width(task))
+        return cls(task.digest, prefix_width(task), sealed_width(task))
 
 
 #: Opens items with some private keys: the report of each, or None.
@@ -88,8 +89,8 @@ def open_items(private: list[bytes], shape: Shape, items: bytes) -> list[bytes |
     found = []
     for start in range(0, len(items), shape.width):
         item = items[start : start + shape.width]
-        message, name = item[shape.label : -KEY_BYTES], item[-KEY_BYTES:]
-        info = binding(shape.digest, item[: shape.label], name)
+        message, name = item[shape.prefix : -KEY_BYTES], item[-KEY_BYTES:]
+        info = binding(shape.digest, item[: shape.prefix], name)
         tried = (pair.decrypt(message, info) for pair in pairs if name in (pair.id, NO_KEY))
         found.append(next((each for each in tried if each is not None), None))
     return found
@@ -101,7 +102,7 @@ def open_each(
     """The reports [n, width] of the items that open, and the places of those that do not.
 
     An item is tried with the key that it names, and with all of them if it is from a time when items named none.
-    One that was changed, made for another key, task or period does not open; which of these it was cannot be told.
+    One that was changed, made for another key, task or stratum does not open; which of these it was cannot be told.
     What opens is exactly `width` bytes of somebody's choice: still to be checked as a report. `run` opens items
     elsewhere.
     """

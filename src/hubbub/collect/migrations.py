@@ -72,6 +72,12 @@ def _move_reports(connection: Connection, rows: list[Any]) -> None:
             connection.execute(log.insert().values(task=task, **lot.row()))
 
 
+def _widen_periods(connection: Connection) -> None:
+    """Crowds are counted by stratum, whose text is longer than that of a period; SQLite does not mind."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("ALTER TABLE crowd_periods ALTER COLUMN period TYPE VARCHAR(1000)"))
+
+
 STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
     (
         """CREATE TABLE batches (
@@ -202,6 +208,17 @@ STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
             checksum {blob} NOT NULL,
             PRIMARY KEY (task, crowd, part)
         )""",
+    ),
+    (
+        "ALTER TABLE log ADD COLUMN stratum VARCHAR(1000) NOT NULL DEFAULT ''",
+        """CREATE TABLE strata (
+            task VARCHAR(32) NOT NULL,
+            stratum VARCHAR(1000) NOT NULL,
+            shelf VARCHAR(32) NOT NULL,
+            count BIGINT NOT NULL,
+            PRIMARY KEY (task, stratum)
+        )""",
+        _widen_periods,
     ),
 )
 

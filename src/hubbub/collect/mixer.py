@@ -11,11 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hubbub.collect.names import column, each
+import numpy as np
+
+from hubbub.collect.names import Column, Slots, column, each
 from hubbub.collect.staging import Kind, Staging, digest, permutation
 from hubbub.primitives.envelope import keep_private
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, label_width, sealed_width
+from hubbub.protocol.periods import PERIOD_BYTES
+from hubbub.protocol.sealing import KEY_BYTES, NO_KEY, sealed_width
+from hubbub.protocol.strata import prefix_width
 from hubbub.protocol.task import Task
 
 #: Bytes of one request, and of a part of a crowd that leaves: the collector opens one within seconds.
@@ -127,12 +131,12 @@ class Mixer:
         known = task.digest in self._kinds
         stage = self._stage(task.digest, sealed_width(task))
         if not known:
-            over, label = self._over(task), label_width(task)
+            over, width = self._over(task), PERIOD_BYTES[task.period]
             for _, rows in stage.rows():
-                names = {digest(item): item[:label] for item in (row.tobytes() for row in rows)}
+                names = {digest(item): item[:width] for item in (row.tobytes() for row in rows)}
                 gone = [name for name, of in names.items() if of in over or self._left(task, of + name)]
                 stage.drop(column(gone))
-            self._kinds[task.digest] = stage.kinds(label)
+            self._kinds[task.digest] = stage.kinds(prefix_width(task))
         return stage
 
     def _over(self, task: Task) -> set[bytes]:
@@ -172,16 +176,16 @@ class Mixer:
         For each request, how many items are new, and how many were here before. Neither are those of periods that have
         ended: they may have been here before, and nobody knows any more. And neither are those beyond the `limit`.
         """
-        label, counts = label_width(task), []
+        width, prefix, counts = PERIOD_BYTES[task.period], prefix_width(task), []
         fresh: dict[bytes, bytes] = {}
         with self._lock:
             stage, over = self._waiting(task), self._over(task)
             for place, items in enumerate(requests):
-                taken = [item for item in items if item[:label] not in over]
+                taken = [item for item in items if item[:width] not in over]
                 names = [digest(item) for item in taken]
                 mine: dict[bytes, bytes] = {}
                 for name, item, waits in zip(names, taken, stage.known(names), strict=True):
-                    if not (waits or name in fresh or name in mine or self._left(task, item[:label] + name)):
+                    if not (waits or name in fresh or name in mine or self._left(task, item[:width] + name)):
                         mine[name] = item
                 repeated = len(taken) - len(mine)
                 kept = mine if limit is None else limit(place, mine)
@@ -189,7 +193,7 @@ class Mixer:
                 counts.append((len(kept), repeated))
             if fresh:
                 stage.put(fresh)
-                kinds = Counter((item[:label], item[-KEY_BYTES:]) for item in fresh.values())
+                kinds = Counter((item[:prefix], item[-KEY_BYTES:]) for item in fresh.values())
                 self._kinds[task.digest].update(kinds)
         try:
             stage.sync()  # also for those that were here: whoever sent them first may still wait for the disk
@@ -198,7 +202,7 @@ class Mixer:
                 here = zip(fresh, stage.known(list(fresh)), strict=True)
                 stage.drop(column([name for name, known in here if known]))
             with self._lock:
-                self._kinds[task.digest] = stage.kinds(label)
+                self._kinds[task.digest] = stage.kinds(prefix)
             raise
         return counts
 
@@ -207,34 +211,49 @@ class Mixer:
         with self._lock:
             return len(self._waiting(task))
 
+    def complete(self, task: Task, least: int) -> bool:
+        """Whether `least` items or more wait that may leave together."""
+        with self._lock:
+            self._waiting(task)
+            return max(self._kinds[task.digest].values(), default=0) >= least
+
     def periods(self, task: Task) -> set[bytes]:
         """The names of the periods of which items wait."""
         with self._lock:
             self._waiting(task)
-            return {period for period, _ in self._kinds[task.digest]}
+            return self._periods(task)
+
+    def _periods(self, task: Task) -> set[bytes]:
+        return {stratum[: PERIOD_BYTES[task.period]] for stratum, _ in self._kinds[task.digest]}
 
     def close_crowds(self, task: Task, least: int, periods: set[bytes] | None = None) -> int:
-        """Turn all items that wait, by period and key, into one crowd each, if it has `least`; how many that gave.
+        """Turn all items that wait, by stratum and key, into one crowd each, if it has `least`; how many that gave.
 
-        The collector can tell items of two periods or for two keys apart, so they would not hide each other. One
-        permutation of all that belong together is drawn: each is equally likely to be anywhere in the crowd. With
-        `periods`, those of other periods wait on.
+        The collector can tell items of two periods, with other labels or for two keys apart, so they would not hide
+        each other. One permutation of all that belong together is drawn: each is equally likely to be anywhere in the
+        crowd. With `periods`, those of other periods wait on.
         """
+        width, gone = PERIOD_BYTES[task.period], []
         with self._lock:
-            self._waiting(task)
-            kinds = self._kinds[task.digest]
+            stage, kinds = self._waiting(task), self._kinds[task.digest]
             due = [
                 kind
                 for kind, count in kinds.items()
-                if count >= max(least, 1) and (periods is None or kind[0] in periods)
+                if count >= max(least, 1) and (periods is None or kind[0][:width] in periods)
             ]
-            for kind in due:
-                self._close(task, *kind)
+            try:
+                found = stage.of(prefix_width(task), due) if due else []
+                for kind, (names, slots) in zip(due, found, strict=True):
+                    self._close(task, kind[0][:width], names, slots)
+                    del kinds[kind]
+                    gone.append(names)
+            finally:  # those whose crowds are on disk, whatever became of the others
+                if gone:
+                    stage.drop(np.concatenate(gone))
         return len(due)
 
-    def _close(self, task: Task, period: bytes, key: bytes) -> None:
+    def _close(self, task: Task, period: bytes, names: Column, slots: Slots) -> None:
         stage, at_once = self._stages[task.digest], max(LARGEST_PART // sealed_width(task), 1)
-        known, slots = stage.of(label_width(task), period, key)
         order = slots[permutation(len(slots))]
         parts, batch = -(-len(order) // at_once), secrets.token_hex(16)
         with self._change() as db:
@@ -243,10 +262,8 @@ class Mixer:
             for part in range(parts):
                 mine = order[part * len(order) // parts : (part + 1) * len(order) // parts]
                 db.execute("INSERT INTO parts VALUES (?, ?, ?)", (batch, part, stage.read(mine)))
-            rows = ((task.digest, period + name) for name in each(known))
+            rows = ((task.digest, period + name) for name in each(names))
             db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
-        del self._kinds[task.digest][period, key]
-        stage.drop(known)
 
     def end_periods(self, task: Task, still_open: set[bytes]) -> int:
         """Forget the periods that are over; how many items are overwritten because they never made a crowd.
@@ -254,28 +271,28 @@ class Mixer:
         With the digests of a period goes, in one transaction and for good, that anything of it is taken: whatever
         the clock says later, an item that nobody would recognise is not passed on.
         """
-        label, dropped, after = label_width(task), 0, b""
-        if not label:
+        width, dropped, after = PERIOD_BYTES[task.period], 0, b""
+        if not width:
             return 0
         with self._lock:
             stage = self._waiting(task)
-            late = {period for period, _ in self._kinds[task.digest]} - still_open
+            late = self._periods(task) - still_open
             while row := self._connection.execute(
                 "SELECT digest FROM seen WHERE task = ? AND digest > ? ORDER BY digest LIMIT 1",
                 (task.digest, after),
             ).fetchone():
-                after = row[0][:label] + b"\xff" * 17  # no digest of this period is larger
-                late |= {row[0][:label]} - still_open
+                after = row[0][:width] + b"\xff" * 17  # no digest of this period is larger
+                late |= {row[0][:width]} - still_open
             for period in late:
                 with self._change() as db:
                     db.execute("INSERT OR IGNORE INTO ended VALUES (?, ?)", (task.digest, period))
                     these = (task.digest, period, period + b"\xff" * 17)
                     db.execute("DELETE FROM seen WHERE task = ? AND digest > ? AND digest < ?", these)
-                gone, _ = stage.of(label, period)
+                gone = stage.beginning(period)
                 stage.drop(gone)
                 dropped += len(gone)
             if late:
-                self._kinds[task.digest] = stage.kinds(label)
+                self._kinds[task.digest] = stage.kinds(prefix_width(task))
         if late:
             self._clear_log()
         return dropped

@@ -15,10 +15,12 @@ from collections.abc import Collection, Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hubbub.collect.problems import HEADERS, Problem
-from hubbub.protocol.delivery import BATCH_HEADER
+from hubbub.protocol.delivery import BATCH_HEADER, LABELS_HEADER, PERIOD_HEADER
 
 #: What pages may ask for, and by which method.
 _OPEN = re.compile(r"(/v1/key|/v1/tasks/[^/]+/device)|(/v1/tasks/[^/]+/reports|/v2/tasks/[^/]+/sealed)")
+#: What pages may say in headers.
+_SAID = ", ".join(("Authorization", "Content-Type", BATCH_HEADER, LABELS_HEADER, PERIOD_HEADER))
 #: Seconds for which a browser need not ask again; none keeps it for longer than two hours.
 _REMEMBERED = 7200
 
@@ -52,7 +54,7 @@ class Origins:
         return [
             *self.headers(origin),
             (b"access-control-allow-methods", method.encode()),
-            (b"access-control-allow-headers", f"Authorization, Content-Type, {BATCH_HEADER}".encode()),
+            (b"access-control-allow-headers", _SAID.encode()),
             (b"access-control-max-age", b"%d" % _REMEMBERED),
         ]
 

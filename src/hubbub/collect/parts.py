@@ -157,7 +157,9 @@ def _count(store: Store, connection: sql.Connection, last: Part, crowd: bytes) -
         for reason, number in rejects.items():
             refused[batch.task, reason] += number
         if count:
-            store.write_lot(connection, batch.task, Lot.of(batch.received, [(crowd, count, payload)]))
+            store.write_lot(
+                connection, batch.task, Lot.of(batch.received, [(crowd, count, payload)], batch.stratum)
+            )
 
     for number in range(last.parts - 1):
         place = (parts.c.task == batch.task) & (parts.c.crowd == crowd) & (parts.c.part == number)

@@ -1,8 +1,9 @@
 """What is promised of a task, by what has arrived: by every report, and by the crowds that came through a shuffler.
 
-The collector sees which reports came in one crowd, so a report hides among its own crowd and not among all reports. A
-period is promised what the smallest of its crowds gives, and all periods together what so many rounds with the smallest
-crowd of all give. Where devices send several messages, a crowd is worth its people, of whom a lower bound is known
+The collector sees which reports came in one crowd, and which labels they have, so a report hides among its own crowd,
+which is of one combination of labels, and not among all reports. A period is promised what the smallest of its crowds
+gives, and all periods together what so many rounds with the smallest crowd of all give. Where devices send several
+messages, a crowd is worth its people, of whom a lower bound is known
 (`hubbub.privacy.people`).
 """
 
@@ -18,6 +19,7 @@ from hubbub.primitives.errors import Refused
 from hubbub.privacy.over_time import DELTA, Span, all_rounds, crowd_in, over_time, round_guarantee
 from hubbub.privacy.people import FAILURE, people_among
 from hubbub.protocol.task import Task
+from hubbub.server.forgers import influence_words
 
 #: Periods whose guarantees are shown, the latest.
 _SHOWN = 30
@@ -43,15 +45,16 @@ class Promises:
         if spans[0].shuffled is not None:
             shuffled = _shuffled(task, spans[0], crowd, reports)
             shuffled["periods"] = [self._period(task, each) for each in periods[-_SHOWN:]]
-            so_far = None
+            so_far, rounds = None, len({each.period.rpartition("@")[2] for each in periods})
             # Stores of earlier versions did not count crowds by period: nobody knows how many periods these were.
             if periods and sum(each.reports for each in periods) >= reports:
-                so_far = self._promise(task, min(each.smallest for each in periods), len(periods))
-            shuffled["so_far"] = so_far and {"periods": len(periods), **so_far.as_dict()}
+                so_far = self._promise(task, min(each.smallest for each in periods), rounds)
+            shuffled["so_far"] = so_far and {"periods": rounds, **so_far.as_dict()}
         return {
             "guarantee": {"local": task.guarantee.as_dict(), "shuffled": shuffled},
             "unamplified": unamplified,
             "over_time": [span.as_dict() for span in spans],
+            "forged": influence_words(task),
         }
 
     def _over_time(self, task: Task, crowd: int) -> tuple[list[Span], str]:

@@ -6,6 +6,8 @@ Ids are what makes a retry harmless, so they go only together with the batches t
 begins with a day (20261116-..., as those of `hubbub.device.upload` do) is forgotten after its horizon, and from the
 same moment on, for good, a batch whose id begins with that day or an earlier one is refused. So nothing is ever counted
 twice, and a device that comes back after the horizon is told that it is too late. Ids without a day stay.
+
+Reports of a stratum go once they are in the stratum's sum, which a running service brings up to date every hour.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import sqlalchemy as sql
 from hubbub.collect.database import history, ids, segments, states, tasks
 from hubbub.collect.parts import drop_unfinished
 from hubbub.collect.segments import day_number
+from hubbub.collect.shelves import Shelf, shelves_of
 from hubbub.collect.store import Store
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
@@ -83,10 +86,15 @@ def _drop_reports(connection: sql.Connection, task: str, before: int) -> int:
         raise Refused(f"Task {task} was collected by an older version: start the service once, then purge.")
     if len(unseal(bytes(state.payload), "The stored state", STATE).payload) == _BARE:
         raise Refused(f"The state of task {task} consists of its reports, so they cannot be dropped.")
-    old: Any = (segments.c.task == task) & (segments.c.period < before)
-    total = sql.select(sql.func.coalesce(sql.func.sum(segments.c.count), 0)).where(old)
-    dropped = int(connection.execute(total).scalar_one())
-    connection.execute(segments.delete().where(old))
+    dropped = 0
+    for shelf in (Shelf("", task, 0), *shelves_of(connection, task)):
+        old: Any = (segments.c.task == shelf.name) & (segments.c.period < before)
+        if shelf.stratum:  # what is not in its sum yet is needed; the service sees to it every hour
+            held = sql.select(states.c.count).where(states.c.task == shelf.name).scalar_subquery()
+            old &= segments.c.first + segments.c.count <= sql.func.coalesce(held, 0)
+        total = sql.select(sql.func.coalesce(sql.func.sum(segments.c.count), 0)).where(old)
+        dropped += int(connection.execute(total).scalar_one())
+        connection.execute(segments.delete().where(old))
     mine = tasks.c.digest == task
     connection.execute(tasks.update().where(mine).values(purged=tasks.c.purged + dropped))
     return dropped

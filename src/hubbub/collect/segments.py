@@ -4,6 +4,8 @@ Reports are kept one batch after another in lots. What has just arrived waits in
 once it is in the state, it is appended to the task's segments, each of one period and about `SEGMENT` bytes. A segment
 that is full is never written again, so adding a report costs the same however many there are.
 
+Where reports have labels or periods, each stratum has segments of its own (`hubbub.collect.shelves`).
+
 Of a batch's id a digest of 12 bytes is kept: it tells batches apart (a million million of them share one with
 probability 1e-5), and what the sender wrote into its id is nowhere on disk.
 """
@@ -104,35 +106,41 @@ def day_number(date: datetime.date) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """Reports of one period. `names` and `sizes` tell its batches apart, and are empty where that is not kept."""
+    """Reports of one time of arrival and one stratum.
+
+    `names` and `sizes` tell its batches apart, and are empty where that is not kept.
+    """
 
     period: int
     count: int
     names: bytes
     sizes: bytes
     payload: bytes
+    stratum: str = ""
 
     @classmethod
-    def of(cls, period: int, batches: Sequence[Named]) -> Lot:
-        """Batches that arrived in one period."""
+    def of(cls, period: int, batches: Sequence[Named], stratum: str = "") -> Lot:
+        """Batches of one stratum that arrived in one period."""
         names, sizes, payloads = zip(*batches, strict=True)
-        return cls(period, sum(sizes), b"".join(names), _pack_sizes(sizes), b"".join(payloads))
+        return cls(period, sum(sizes), b"".join(names), _pack_sizes(sizes), b"".join(payloads), stratum)
 
     @classmethod
     def joined(cls, lots: Sequence[Lot]) -> Lot:
-        """Lots of one period, one after the other."""
+        """Lots of one period and stratum, one after the other."""
         return cls(
             lots[0].period,
             sum(lot.count for lot in lots),
             b"".join(lot.names for lot in lots),
             _pack_sizes(np.concatenate([_sizes_in(lot.sizes) for lot in lots])),
             b"".join(lot.payload for lot in lots),
+            lots[0].stratum,
         )
 
     def checksum(self) -> bytes:
         """Of everything in it: whatever was changed on disk is noticed."""
         check = hashlib.blake2b(digest_size=16)
-        for part in (f"{self.period} {self.count}".encode(), self.names, self.sizes, self.payload):
+        told = (self.stratum.encode(),) if self.stratum else ()
+        for part in (f"{self.period} {self.count}".encode(), self.names, self.sizes, self.payload, *told):
             check.update(len(part).to_bytes(8, "little"))
             check.update(part)
         return check.digest()
@@ -147,7 +155,7 @@ class Lot:
         return [(name, self.payload[start:end]) for name, start, end in zip(names, starts, ends, strict=True)]
 
     def row(self) -> dict[str, Any]:
-        """As a row of `log` or `segments`."""
+        """As a row of `segments`, and of `log` but for the stratum."""
         parts = {"names": self.names, "sizes": self.sizes, "payload": self.payload}
         return {"period": self.period, "count": self.count, **parts, "checksum": self.checksum()}
 
@@ -170,40 +178,53 @@ def _sizes_in(packed: bytes) -> NDArray[np.uint32]:
     return np.frombuffer(zlib.decompress(packed) if packed else b"", dtype="<u4")
 
 
-def lot_in(row: Any, task: str) -> Lot:
-    """The lot in a row; `Damaged` if it is not the one that was written."""
-    lot = Lot(row.period, row.count, bytes(row.names), bytes(row.sizes), bytes(row.payload))
+def lot_in(row: Any, task: str, stratum: str = "") -> Lot:
+    """The lot of a stratum in a row; `Damaged` if it is not the one that was written."""
+    lot = Lot(row.period, row.count, bytes(row.names), bytes(row.sizes), bytes(row.payload), stratum)
     if lot.checksum() != bytes(row.checksum):
         raise Damaged(f"Stored reports of task {task} are damaged: restore the store from a backup.")
     return lot
 
 
-def extend_by_all(connection: sql.Connection, task: str, lots: Sequence[Lot]) -> None:
-    """Append lots to a task's segments. Many small ones of a period are joined first: each costs a whole segment."""
+def extend_by_all(connection: sql.Connection, task: str, lots: Sequence[Lot], begin_at: int = 0) -> None:
+    """Append lots to a task's segments. Many small ones of a period are joined first: each costs a whole segment.
+
+    The number of the first report is `begin_at` at least: there may have been others, which are gone.
+    """
     begin = size = 0
     for place, lot in enumerate(lots, 1):
         size += len(lot.payload) + len(lot.names)
         if place == len(lots) or lots[place].period != lot.period or size >= SEGMENT:
-            extend(connection, task, Lot.joined(lots[begin:place]))
+            extend(connection, task, Lot.joined(lots[begin:place]), begin_at)
             begin, size = place, 0
 
 
-def extend(connection: sql.Connection, task: str, lot: Lot) -> None:
+# Statements that are run for every stratum of a fold are put together once.
+_MINE = segments.c.task == sql.bindparam("name")
+_THIS = _MINE & (segments.c.first == sql.bindparam("begin"))
+_SIZE = sql.func.length(segments.c.payload) + sql.func.length(segments.c.names)
+_LAST = sql.select(segments.c.first, segments.c.count, segments.c.period, _SIZE).where(_MINE)
+_LAST = _LAST.order_by(segments.c.first.desc()).limit(1)
+_ONE = segments.select().where(_THIS)
+_COLUMNS = ("period", "count", "names", "sizes", "payload", "checksum")
+_LONGER = segments.update().where(_THIS).values({name: sql.bindparam(f"new_{name}") for name in _COLUMNS})
+_NEW = segments.insert()
+
+
+def extend(connection: sql.Connection, task: str, lot: Lot, begin_at: int = 0) -> None:
     """Append reports to a task's segments: to the last one while it is not full and of the same period."""
-    mine = segments.c.task == task
-    size = sql.func.length(segments.c.payload) + sql.func.length(segments.c.names)
-    query = sql.select(segments.c.first, segments.c.count, segments.c.period, size).where(mine)
-    last = connection.execute(query.order_by(segments.c.first.desc()).limit(1)).one_or_none()
-    if last is not None and last.period == lot.period and last[3] < SEGMENT:
-        place = mine & (segments.c.first == last.first)
-        longer = Lot.joined([lot_in(connection.execute(segments.select().where(place)).one(), task), lot])
-        connection.execute(segments.update().where(place).values(**longer.row()))
+    last = connection.execute(_LAST, {"name": task}).one_or_none()
+    end = 0 if last is None else last.first + last.count
+    if last is not None and last.period == lot.period and last[3] < SEGMENT and end >= begin_at:
+        place = {"name": task, "begin": last.first}
+        found = connection.execute(_ONE, place).one()
+        longer = Lot.joined([lot_in(found, task, lot.stratum), lot])
+        connection.execute(_LONGER, {**place, **{f"new_{name}": part for name, part in longer.row().items()}})
     else:
-        first = 0 if last is None else last.first + last.count
-        connection.execute(segments.insert().values(task=task, first=first, **lot.row()))
+        connection.execute(_NEW, {"task": task, "first": max(end, begin_at), **lot.row()})
 
 
-def after(connection: sql.Connection, task: str, number: int) -> list[tuple[int, Lot]]:
+def after(connection: sql.Connection, task: str, number: int, stratum: str = "") -> list[tuple[int, Lot]]:
     """The next segments that hold reports after the first `number`, each with the number of its first report."""
     mine = segments.c.task == task
     begin = sql.select(sql.func.max(segments.c.first)).where(mine & (segments.c.first <= number))
@@ -215,7 +236,7 @@ def after(connection: sql.Connection, task: str, number: int) -> list[tuple[int,
         if found and size + len(row.payload) > _LARGEST_LOT:
             break
         if row.first + row.count > number:
-            found.append((row.first, lot_in(row, task)))
+            found.append((row.first, lot_in(row, task, stratum)))
             size += len(row.payload)
     return found
 

@@ -7,8 +7,7 @@ import logging
 import threading
 import time
 import zlib
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,14 +16,18 @@ from starlette.requests import Request
 from hubbub.collect.groups import Groups
 from hubbub.collect.health import Health
 from hubbub.collect.keyring import KeyRing
+from hubbub.collect.lifetimes import check_retention, merge_old
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.new_keys import Finder
+from hubbub.collect.noticing import Noticing
 from hubbub.collect.parts import unfinished_crowds
 from hubbub.collect.promises import Promises
+from hubbub.collect.remembered import Remembered
 from hubbub.collect.segments import Damaged
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import Current, Folder, loaded
 from hubbub.collect.store import Store, Unavailable
+from hubbub.collect.sums import Sums
 from hubbub.collect.tokens import COOKIE, Grant, Tokens
 from hubbub.collect.workers import Worker
 from hubbub.collect.writing import Arrival, Written, write_together
@@ -37,9 +40,12 @@ from hubbub.primitives.errors import Refused
 from hubbub.privacy.over_time import spending
 from hubbub.protocol.device_document import device_document
 from hubbub.protocol.files import STATE
+from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
+from hubbub.server.comparison import Comparison
 from hubbub.server.estimates import Estimate, estimate
 from hubbub.server.fold import aggregate
+from hubbub.server.portions import Choice
 
 _log = logging.getLogger("hubbub.api")
 
@@ -55,8 +61,15 @@ _FIRST_LOOK = 10.0
 
 #: Bytes of a state that is made only to have been made once.
 _SMALL_STATE = 1 << 26
+#: Seconds between two looks for strata that are old, or have grown.
+_TIDY = 60.0
+_EVERYBODY = Choice()
 #: Seconds for which an upload that could not be written is held against the service.
 _MEMORY = 10.0
+
+
+#: What the planner says: in words, and what long records would need.
+Advice = tuple[str, int | None, int | None]
 
 
 class Withheld(Refused):
@@ -79,6 +92,9 @@ class Service:
         self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
+        self.sums = Sums(store)
+        for task in tasks:
+            check_retention(task, settings.retention)
         self.finder = Finder(self._readable)
         self.keys = KeyRing(store)
         self.writer: Groups[Arrival, Written] = Groups(
@@ -90,19 +106,23 @@ class Service:
         self.workers = [
             Worker("tokens", self._learn_tokens, (Unavailable,)),
             Worker("fold", lambda: self.folder.round(settings.fold_every), (Unavailable,)),
+            Worker("strata", self._tidy, (Unavailable,)),
             Worker("check", self._look_closely, (Unavailable,)),
             Worker("warm-up", self._warm_up, (Unavailable,)),
         ]
         #: Crowds that wait for their last parts, and the bytes that they take, a moment ago.
         self.unfinished = unfinished_crowds(store)
         self.promises = Promises(store)
+        self.noticing = Noticing(store)
         self._closing = False
         self.health = Health(self.workers, self._troubles)
         self._documents: dict[str, bytes] = {}
-        self._past_answers: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-        self._answers: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
-        self._advice: dict[tuple[object, ...], tuple[str, int | None, int | None]] = {}
-        self._lock = threading.Lock()
+        self._answers: Remembered[tuple[object, ...], Estimate] = Remembered(_REMEMBERED)
+        self._past: Remembered[tuple[object, ...], list[dict[str, Any]]] = Remembered(_PAST_REMEMBERED)
+        self._advice: Remembered[tuple[object, ...], Advice] = Remembered(_PAST_REMEMBERED)
+        #: What groups and periods are compared to, and points of trends (`hubbub.collect.trends`).
+        self.comparisons: Remembered[tuple[object, ...], Comparison] = Remembered(_REMEMBERED)
+        self.points: Remembered[tuple[object, ...], tuple[Estimate, Estimate]] = Remembered(_PAST_REMEMBERED)
 
     def device_document(self, digest: str) -> bytes | None:
         """What devices in other languages are told of a task; None if there is no such task."""
@@ -131,6 +151,15 @@ class Service:
         self.keys.refresh()
         self.unfinished = unfinished_crowds(self.store)
         return 1.0
+
+    def _tidy(self) -> float:
+        """Merge old periods, and keep sums of strata to which much was added."""
+        today = datetime.datetime.now(datetime.UTC).date()
+        for task in self.tasks():
+            if not self._closing and (task.labels or task.period != "once"):
+                merge_old(self.store, self.sums, task, self.settings.retention, today)
+                self.sums.keep_up(task)
+        return _TIDY
 
     def _look_closely(self) -> float:
         self.store.look_closely(stopped=lambda: self._closing)
@@ -197,7 +226,9 @@ class Service:
     def overview(self, task: Task) -> dict[str, Any]:
         """What a task is, what has arrived, and what is promised to whom."""
         digest = task.digest.hex()
-        shown = self.folder.fold(task).state.count
+        current = self.folder.fold(task)
+        shown = current.state.count
+        withheld = shown < max(task.minimum_reports, 1)
         return {
             "name": task.name,
             "digest": digest,
@@ -213,7 +244,8 @@ class Service:
             "reports": self.store.arrived(digest),
             "in_estimates": shown,
             "minimum": max(task.minimum_reports, 1),
-            "withheld": shown < max(task.minimum_reports, 1),
+            "withheld": withheld,
+            "notice": None if withheld else self.noticing.of(task, current),
             "rejected": self.store.rejected(digest),
             "per_period": spending(task),
             **self.promises.of(task),
@@ -229,22 +261,26 @@ class Service:
         simultaneous: bool = False,
         *,
         correct: bool = False,
+        choice: Choice = _EVERYBODY,
     ) -> Estimate:
-        """Estimates of the asked keys, or of those that stand out most (top None: of all)."""
+        """Estimates of the asked keys, or of those that stand out most (top None: of all), for everybody or some."""
         current = self._readable(task)
+        state = current.state
+        mark: tuple[object, ...] = (current.head.version,)
+        if not choice.everything:
+            there = self.sums.strata(task)
+            chosen = choice.of(task, there)
+            state, mark = self.portion(task, chosen), tuple(there[each] for each in chosen)
+
+        def ask(keys: Sequence[str] | None) -> Estimate:
+            return self._advised(
+                task, estimate(task, state, keys, quantity, level, simultaneous, correct=correct)
+            )
+
         if keys is not None:
-            found = estimate(task, current.state, list(keys), quantity, level, simultaneous, correct=correct)
-            return self._advised(task, found)
-        asked = (task.digest, current.head.version, level, quantity, simultaneous, correct)
-        with self._lock:
-            known = self._answers.get(asked)
-        if known is None:
-            found = estimate(task, current.state, None, quantity, level, simultaneous, correct=correct)
-            known = self._advised(task, found)
-            with self._lock:
-                self._answers[asked] = known
-                while len(self._answers) > _REMEMBERED:
-                    self._answers.popitem(last=False)
+            return ask(list(keys))
+        asked = (task.digest, mark, level, quantity, simultaneous, correct)
+        known = self._answers.get(asked, lambda: ask(None))
         return known if top is None else known.top(top)
 
     def _advised(self, task: Task, found: Estimate) -> Estimate:
@@ -254,28 +290,14 @@ class Service:
         if not (findings.nothing or lost):
             return found
         loss = (round(truncation.longer, 2), round(truncation.lost, 2)) if truncation and lost else None
-        facts = (
-            found.quantity,
-            found.level,
-            findings.candidates,
-            findings.nothing,
-            f"{found.reports:.1e}",
-            loss,
-        )
-        with self._lock:
-            known = self._advice.get((task.digest, *facts))
-        if known is None:
+        facts = (findings.candidates, findings.nothing, f"{found.reports:.1e}", loss)
+
+        def ask() -> Advice:
             new = advised(task, found)
             plan = new.truncation
-            known = (
-                new.findings.advice,
-                plan.suggested if plan else None,
-                plan.outstanding if plan else None,
-            )
-            with self._lock:
-                if len(self._advice) >= _PAST_REMEMBERED:
-                    self._advice.clear()
-                self._advice[(task.digest, *facts)] = known
+            return new.findings.advice, plan.suggested if plan else None, plan.outstanding if plan else None
+
+        known = self._advice.get((task.digest, found.quantity, found.level, *facts), ask)
         findings = replace(findings, advice=known[0])
         if truncation:
             truncation = replace(truncation, suggested=known[1], outstanding=known[2])
@@ -290,6 +312,20 @@ class Service:
                 f"{arrived} reports have arrived; estimates are withheld below {max(task.minimum_reports, 1)}."
             )
         return current
+
+    def portion(self, task: Task, strata: Collection[Stratum]) -> State:
+        """The state of some strata, refused while they have too few reports for estimates."""
+        state = self.sums.state(task, strata)
+        self.check_enough(task, state.count)
+        return state
+
+    def check_enough(self, task: Task, reports: int) -> None:
+        """Refuse estimates of a group with so few reports."""
+        least = max(task.minimum_reports, 1)
+        if reports < least:
+            raise Withheld(
+                f"{reports} reports of this group are counted; estimates are withheld below {least}."
+            )
 
     def history(
         self, task: Task, keys: Sequence[str] = (), level: float = 0.95, quantity: Quantity | None = None
@@ -311,14 +347,14 @@ class Service:
             return answer
         now = self.estimates(task, list(points), level=level, quantity=quantity)
         for period in self.store.past(digest):
-            past = self._past(task, period, tuple(points), level, quantity, current.state)
+            past = self._at_end_of(task, period, tuple(points), level, quantity, current.state)
             for row in past:
                 points[row["key"]].append({"period": _time(period), **row})
         for row in now.rows():
             points[row["key"]].append({"period": _time(current.head.period or 0), **row})
         return {**answer, **now.about(), "estimates": points}
 
-    def _past(
+    def _at_end_of(
         self,
         task: Task,
         period: int,
@@ -328,22 +364,15 @@ class Service:
         now: State,
     ) -> list[dict[str, Any]]:
         """Estimates at the end of a period, remembered: they do not change any more."""
-        asked = (task.digest, period, keys, level, quantity)
-        with self._lock:
-            known = self._past_answers.get(asked)
-        if known is not None:
-            return known
-        packed = self.store.past_state(task.digest.hex(), period)
-        known = []
-        if packed is not None:
-            state = _unpacked(task, period, packed, now)
-            if state.count >= max(task.minimum_reports, 1):
-                known = estimate(task, state, keys, quantity, level).rows()
-        with self._lock:
-            if len(self._past_answers) >= _PAST_REMEMBERED:
-                self._past_answers.clear()
-            self._past_answers[asked] = known
-        return known
+
+        def ask() -> list[dict[str, Any]]:
+            packed = self.store.past_state(task.digest.hex(), period)
+            state = None if packed is None else _unpacked(task, period, packed, now)
+            if state is None or state.count < max(task.minimum_reports, 1):
+                return []
+            return estimate(task, state, keys, quantity, level).rows()
+
+        return self._past.get((task.digest, period, keys, level, quantity), ask)
 
     def state_file(self, task: Task) -> bytes:
         """The state as a file that hubbub estimate and hubbub merge read."""

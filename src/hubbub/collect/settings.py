@@ -40,6 +40,11 @@ class Settings(BaseModel):
     stall_seconds: float = Field(60.0, gt=0, description="seconds that an answer may be left unread")
     connections: int = Field(4096, gt=0, description="connections at a time; fewer if files are few")
     fold_every: float = Field(1.0, gt=0, description="seconds between folds in the background")
+    retention: int = Field(
+        0,
+        ge=0,
+        description="days for which periods are kept apart, then merged into longer ones; 0: for ever",
+    )
     check_every: float = Field(3600.0, gt=0, description="seconds between looks at every page of the store")
     open_metrics: bool = Field(
         False, description="name tasks to everybody in /metrics and /readyz, not only to analysts' tokens"

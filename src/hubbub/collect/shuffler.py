@@ -6,12 +6,13 @@ What it promises, and what the guarantee of the shuffled model rests on (docs/sh
 - It keeps items only: no sender, no address, no time, no batch of origin. They are stored in random places, so that
   not even the order in which they came is on disk, nor which of them came together (`hubbub.collect.staging`).
 - It takes items only for keys that the collector has (`hubbub.collect.known_keys`); others would wait for ever.
-- A crowd has at least `crowd` reports of one period and for one key (of several messages: those of as many people), or
-  it does not leave, not even at shutdown. When it is closed is a matter of counts and clocks
+- A crowd has at least `crowd` reports of one period, with the same labels and for one key (of several messages: those
+  of as many people), or it does not leave, not even at shutdown. When it is closed is a matter of counts and clocks
   (`hubbub.collect.closing`). Then all that wait are one crowd, of any size, in an order drawn from the operating
   system's generator, every order being equally likely; it travels in parts under one id and counts when all of them
   are there (`hubbub.collect.forward`). No crowd holds items of two periods, so no person has more reports in it than
-  the task's `reports_per_period`, or for two keys, which the collector could tell apart.
+  the task's `reports_per_period`, or with other labels or for two keys, which the collector could tell apart: a report
+  hides among those with its own labels, and among no others.
 - Nothing is passed on twice. A crowd is put into its order, named and stored in one transaction before it is sent, so
   that whoever has to send it again sends the very same batch, which the collector counts once. Digests of items that
   have left stay: an item that comes again, because a device asked its ledger again or retried, or because
@@ -54,8 +55,9 @@ from hubbub.collect.workers import Worker
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.people import people_among, reports_of
 from hubbub.protocol.delivery import service_address
-from hubbub.protocol.periods import open_periods
-from hubbub.protocol.sealing import KEY_BYTES, label_width, sealed_width
+from hubbub.protocol.periods import PERIOD_BYTES, open_periods
+from hubbub.protocol.sealing import KEY_BYTES, refuse_memoized, sealed_width
+from hubbub.protocol.strata import item_numbers, label_names, prefix_width
 from hubbub.protocol.task import Task
 
 _log = logging.getLogger("hubbub.shuffler")
@@ -98,6 +100,8 @@ class Shuffler:
         """
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
+        for task in tasks:
+            refuse_memoized(task)
         self.rules = {task.digest.hex(): Closing.of(task, closing) for task in tasks}
         #: The stretch of time that each task is in, once somebody has looked.
         self._turns: dict[str, int] = {}
@@ -105,6 +109,7 @@ class Shuffler:
         if per_token is not None:
             check_limit(tasks, per_token, "--per-token")
         self.mixer, self.tasks = mixer, {task.digest.hex(): task for task in tasks}
+        self._numbers = {task.digest: item_numbers(task) for task in tasks}
         self.upload_tokens = [upload_tokens] if isinstance(upload_tokens, str) else list(upload_tokens)
         self._collector, self._crowd = service_address(collector), crowd
         self.forward = Forward(mixer, self._collector, token)
@@ -128,6 +133,12 @@ class Shuffler:
         """The number of people that is promised for a crowd of this task."""
         mean = task.mean_messages
         return self.least(task) if mean is None else people_among(self.least(task), mean)
+
+    def alike(self, task: Task) -> str:
+        """What the reports of one crowd have in common that everybody can see, if the task has labels."""
+        if not task.labels:
+            return ""
+        return f" with the same {' and '.join(label_names(task))}"
 
     @property
     def people(self) -> str:
@@ -158,16 +169,24 @@ class Shuffler:
     def accept_each(self, requests: Sequence[tuple[Task, Sequence[bytes], str]]) -> list[tuple[int, int]]:
         """Keep the items of several requests: for each, how many are new, and how many were here before.
 
-        The rest belongs to no period that is open, to no key that the collector has, or is more than a token may send.
+        The rest belongs to no period that is open, names no combination of labels that the task has or no key that the
+        collector has, or is more than a token may send.
         """
         if self.full():
             raise busy(503, "The collector does not answer and the store is full: send this again later.")
         taken: dict[int, tuple[int, int]] = {}
         for task in {task.digest: task for task, _, _ in requests}.values():
-            label, current, keys = label_width(task), _labels(task), self.keys.names
+            period, prefix, current = PERIOD_BYTES[task.period], prefix_width(task), _open_periods(task)
+            numbers, keys = self._numbers[task.digest], self.keys.names
             places = [place for place, (of, _, _) in enumerate(requests) if of.digest == task.digest]
             good = [
-                [item for item in requests[place][1] if item[:label] in current and item[-KEY_BYTES:] in keys]
+                [
+                    item
+                    for item in requests[place][1]
+                    if item[:period] in current
+                    and item[period:prefix] in numbers
+                    and item[-KEY_BYTES:] in keys
+                ]
                 for place in places
             ]
             if self.allowance is None:
@@ -177,7 +196,7 @@ class Shuffler:
                     counts = self.mixer.add_each(task, good, limit)
             taken.update(zip(places, counts, strict=True))
             full = self.rules[task.digest.hex()].rule == "full"
-            if full and self.mixer.waiting(task) >= self.least(task) and not self._behind:
+            if full and self.mixer.complete(task, self.least(task)) and not self._behind:
                 self.worker.wake()  # new items do not make a silent collector answer sooner
         fresh, repeated = (sum(counts) for counts in zip(*taken.values(), strict=True))
         sent = sum(len(items) for _, items, _ in requests)
@@ -218,11 +237,10 @@ class Shuffler:
 
     def _close(self, task: Task) -> None:
         """Close what the task's rule says: see `hubbub.collect.closing`."""
-        name, current = task.digest.hex(), _labels(task)
+        name, current = task.digest.hex(), _open_periods(task)
         rule, ended = self.rules[name], self.mixer.periods(task) - current
         if rule.rule == "full":
-            if self.mixer.waiting(task) >= self.least(task):
-                self.mixer.close_crowds(task, self.least(task), current)
+            self.mixer.close_crowds(task, self.least(task), current)
             return
         turn = rule.turn(time.time())
         if self._begins(task, rule, turn):
@@ -295,7 +313,7 @@ class Shuffler:
         return "\n".join(lines) + "\n"
 
     def _end_periods(self, task: Task) -> None:
-        current = _labels(task)
+        current = _open_periods(task)
         if self._open.get(task.digest) == current:
             return
         dropped = self.mixer.end_periods(task, current)
@@ -305,9 +323,9 @@ class Shuffler:
             _log.warning("dropped %s: their period is over, and they were too few for a crowd", words)
 
 
-def _labels(task: Task) -> set[bytes]:
+def _open_periods(task: Task) -> set[bytes]:
     """The periods that are open now, as items name them."""
-    return {period.encode()[: label_width(task)] for period in open_periods(task, today())}
+    return {period.encode()[: PERIOD_BYTES[task.period]] for period in open_periods(task, today())}
 
 
 def create_shuffler_app(shuffler: Shuffler, settings: Settings | None = None) -> Starlette:

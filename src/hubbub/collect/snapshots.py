@@ -8,6 +8,11 @@ before, however many processes fold and whenever they are started, because the s
 by `_advance`. States of ended periods obey, too. So of two things that can be read, one is the sum of the other and of
 at least so many reports, and their difference shows no single one. (A state that was damaged is made again from the
 log; the first snapshot after that may differ from an older one by less.)
+
+Strata obey as well: where a minimum is asked for, each snapshot adds reports of one stratum only, and at least so many.
+The whole is the sum of its strata at every version, so whatever is added to or subtracted from what can be read is made
+of such lots, and of whole ones. Reports of a stratum that is too small wait, for the whole, too, until it is large
+enough, or its period is over and they are counted in a longer one (`hubbub.collect.lifetimes`).
 """
 
 from __future__ import annotations
@@ -17,10 +22,14 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
+
+import numpy as np
 
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.segments import SEGMENT, Damaged, Lot, Rows
+from hubbub.collect.shelves import Grow, Shelf
 from hubbub.collect.store import Head, Store, Unfolded
 from hubbub.model.state import State, sort_rows
 from hubbub.primitives.arrays import Bytes
@@ -67,7 +76,7 @@ class Folder:
         self._store, self._tasks, self._metrics = store, tasks, metrics
         self._locks = {task.digest: threading.Lock() for task in tasks}
         self._current: dict[bytes, Current] = {}
-        self._rows: dict[bytes, Rows] = {}
+        self._rows: dict[str, Rows] = {}
         #: Tasks whose state or reports cannot be trusted, by digest, and what is wrong. The others go on.
         self.damaged: dict[str, str] = {}
         self._stopping = threading.Event()
@@ -97,20 +106,27 @@ class Folder:
         step = max(task.minimum_reports, 1)
         with self._locks[task.digest]:
             self._newest(task)  # of a damaged one, all reports wait again
-            if self._store.waiting(digest) < step:
-                return self._newest(task)  # another process may have folded what waited
+            waiting = self._store.waiting_by(digest)
             last = self._store.last()  # later batches keep arriving, and would keep us here
-            while True:
-                started = time.perf_counter()
-                with self._store.folding(digest):
-                    current = self._newest(task)
-                    rows = self._store.unfolded(digest, last, _ROUND, step)
-                    if sum(found.lot.count for found in rows) < step:
-                        return current
-                    new = self._advance(task, current, rows, step)
-                if new is not None:  # otherwise another process was quicker
-                    self._current[task.digest] = new
-                    self._metrics.folded(len(rows), time.perf_counter() - started)
+            apart = (step > 1 or not task.keep_reports) and waiting.keys() != {""}
+            for stratum in sorted(waiting) if apart else [None]:
+                if (sum(waiting.values()) if stratum is None else waiting[stratum]) >= step:
+                    self._fold_all(task, digest, step, last, stratum)
+            return self._newest(task)  # another process may have folded what waited
+
+    def _fold_all(self, task: Task, digest: str, step: int, last: int, stratum: str | None) -> None:
+        """Fold what waits up to number `last`: of one stratum, or of all."""
+        while True:
+            started = time.perf_counter()
+            with self._store.folding(digest):
+                current = self._newest(task)
+                rows = self._store.unfolded(digest, last, _ROUND, step, stratum)
+                if sum(found.lot.count for found in rows) < step:
+                    return
+                new = self._advance(task, current, rows, step)
+            if new is not None:  # otherwise another process was quicker
+                self._current[task.digest] = new
+                self._metrics.folded(len(rows), time.perf_counter() - started)
 
     def _newest(self, task: Task) -> Current:
         """The stored snapshot, read only if it is not the one that we know."""
@@ -119,9 +135,9 @@ class Folder:
         if known is not None and self._store.head(digest) == known.head:
             return known
         while True:
-            head, payload = self._store.snapshot(digest)
+            head, payload, shelves = self._store.snapshot(digest)
             try:
-                state = self._open(task, head, payload)
+                state = self._open(task, head, payload, shelves)
                 if state is None:
                     continue
                 kept = task.keep_reports or state.reports.shape[1] > 0
@@ -142,7 +158,7 @@ class Folder:
         self._current[task.digest] = current
         return current
 
-    def _open(self, task: Task, head: Head, payload: bytes | None) -> State | None:
+    def _open(self, task: Task, head: Head, payload: bytes | None, shelves: list[Shelf]) -> State | None:
         """The state that was stored; where it consists of reports, they are read as far as they are not known.
 
         None if it was stored as older versions did, together with its reports: now it is not any more.
@@ -155,14 +171,18 @@ class Folder:
         if len(state.reports):
             self._split(task, head, state)
             return None
-        rows = self._rows.get(task.digest)
-        if rows is None or rows.epoch != head.epoch:
-            rows = self._rows[task.digest] = Rows(width, head.epoch)
-        for part in self._store.reports_after(task.digest.hex(), rows.count):
-            rows.add(part)
-        if rows.count < state.count:
-            raise Refused(f"{rows.count} reports are there, and the state counts {state.count}.")
-        return replace(state, reports=rows.first(state.count))
+        untold = state.count - sum(shelf.reports for shelf in shelves)
+        parts = []
+        for shelf in (Shelf("", task.digest.hex(), untold), *shelves):
+            rows = self._rows.get(shelf.name)
+            if rows is None or rows.epoch != head.epoch:
+                rows = self._rows[shelf.name] = Rows(width, head.epoch)
+            for part, _ in self._store.reports_after(shelf.name, rows.count, shelf.stratum):
+                rows.add(part)
+            if rows.count < shelf.reports:
+                raise Refused(f"{rows.count} reports are there, and the state counts {shelf.reports}.")
+            parts.append(rows.first(shelf.reports))
+        return replace(state, reports=parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def _advance(self, task: Task, current: Current, lots: list[Unfolded], step: int) -> Current | None:
         """Add lots to the snapshot; None if the snapshot was not the newest.
@@ -179,14 +199,21 @@ class Folder:
         kept: list[Lot] = []
         arrived: dict[int, int] = {}
         closed: dict[int, bytes] = {}
+        grown: dict[str, Grow] = {}
+        wide = sum_of.reports.shape[1] > 0
+        told = any(found.lot.stratum for found in lots) or (
+            wide and bool(self._store.shelves(task.digest.hex()))
+        )
         most_states = min(_MOST_STATES, _HISTORY_BYTES // (sum_of.totals.nbytes + 1))
+        if wide and told:  # a past state is the first reports of all, which are in no order across strata
+            most_states = 0
         for received, group in groupby(lots, key=lambda found: min(found.lot.period, now)):
             apart = sum_of.count - seen >= step and end - sum_of.count >= step
             if period is not None and received > period and most_states and (apart or sum_of.count == old):
                 closed[period], seen = zlib.compress(sum_of.to_bytes(), 1), sum_of.count
             mine = [found.lot for found in group]
             try:
-                part = _sum(task, b"".join(lot.payload for lot in mine))
+                part = sum_of_reports(task, b"".join(lot.payload for lot in mine))
             except Refused as problem:
                 raise Damaged(
                     f"A stored batch of task {task.name!r} is damaged ({problem}): restore the store from a backup."
@@ -197,23 +224,28 @@ class Folder:
             parts.append(part.reports)
             if task.keep_reports:
                 kept += [replace(lot, period=received) for lot in mine]
-            elif part.reports.shape[1]:
-                kept.append(_untold(received, sort_rows(part.reports)))
+            elif wide:
+                kept.append(replace(_untold(received, sort_rows(part.reports)), stratum=mine[0].stratum))
+        if told and not task.keep_reports and not wide:  # they are of one stratum
+            grown[lots[0].lot.stratum] = partial(_grown, task, _difference(sum_of, current.state))
         head = replace(_next(current.head), count=sum_of.count, period=period)
         done = self._store.advance(
             task.digest.hex(),
             current.head,
             head,
-            _sealed(task, sum_of),
+            sealed(task, sum_of),
             folded=lots,
             kept=kept,
             arrived=arrived,
             closed=closed,
             most_states=most_states,
+            grown=grown,
         )
         if not done:
             return None
-        if (rows := self._rows.get(task.digest)) is not None:
+        if told and wide:  # on several shelves
+            return self._newest(task)
+        if (rows := self._rows.get(task.digest.hex())) is not None:
             for reports in parts:
                 rows.add(reports)
             sum_of = replace(sum_of, reports=rows.first(sum_of.count))
@@ -228,7 +260,7 @@ class Folder:
             task.digest.hex(),
             head,
             _next(head),
-            _sealed(task, replace(state, reports=state.reports[:0])),
+            sealed(task, replace(state, reports=state.reports[:0])),
             folded=(),
             kept=kept,
             arrived={},
@@ -279,7 +311,7 @@ def _next(head: Head) -> Head:
     return replace(head, version=head.version + 1, epoch=max(head.epoch, 0))
 
 
-def _sum(task: Task, reports: bytes) -> State:
+def sum_of_reports(task: Task, reports: bytes) -> State:
     """The state of some reports, piece by piece: a report of 40 bytes may have 300 numbers of 8."""
     layout, size = task.mechanism.layout, task.mechanism.empty(task.keys).totals.size
     step = layout.width * max(1, max(_NUMBERS, size) // len(layout.fields))
@@ -296,8 +328,20 @@ def loaded(nothing: State, payload: bytes) -> State:
     return nothing.load(payload)
 
 
-def _sealed(task: Task, state: State) -> bytes:
+def sealed(task: Task, state: State) -> bytes:
+    """A state as it is stored."""
     return Envelope(STATE, task.code, task.digest, state.count, b"", state.to_bytes()).seal()
+
+
+def _difference(new: State, old: State) -> State:
+    """What was added to a state."""
+    more = replace(new, totals=new.totals - old.totals, reports=new.reports[:0], count=new.count - old.count)
+    return replace(more, squares=new.squares - old.squares)
+
+
+def _grown(task: Task, more: State, old: bytes | None) -> bytes:
+    """A stored state with more in it."""
+    return sealed(task, more if old is None else open_state(task, old).merge(more))
 
 
 def _untold(period: int, reports: Bytes) -> Lot:

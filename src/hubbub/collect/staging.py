@@ -25,10 +25,11 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hubbub.collect.names import NAME, Column, Names, Slots
 from hubbub.primitives.arrays import Bytes
@@ -38,7 +39,7 @@ from hubbub.protocol.sealing import KEY_BYTES
 
 _log = logging.getLogger("hubbub.shuffler")
 
-#: What the collector can tell apart in any case: the name of a period, and that of a key.
+#: What the collector can tell apart in any case: a stratum, as items name it, and the name of a key.
 Kind = tuple[bytes, bytes]
 
 #: Slots of a new file.
@@ -75,6 +76,16 @@ def permutation(count: int) -> Slots:
 def _checked(item: bytes) -> bytes:
     """A slot's contents: an item after its checksum."""
     return hashlib.blake2b(item, digest_size=_CHECK).digest() + item
+
+
+def _marks(rows: Bytes, prefix: int) -> NDArray[np.void]:
+    """The kinds of items, each as one thing that can be sorted."""
+    marks = np.concatenate([rows[:, :prefix], rows[:, -KEY_BYTES:]], axis=1)
+    return np.ascontiguousarray(marks).view(f"V{prefix + KEY_BYTES}")[:, 0]
+
+
+def _kinds(marks: NDArray[np.void], prefix: int) -> list[Kind]:
+    return [(mark[:prefix], mark[prefix:]) for mark in map(bytes, marks)]
 
 
 def _blank(file: int) -> None:
@@ -158,27 +169,39 @@ class Staging:
         places = [_CHECK + slot * self._size for slot in slots.tolist()]
         return b"".join([os.pread(self._file, self.width, place) for place in places])
 
-    def kinds(self, label: int) -> Counter[Kind]:
-        """How many items of each kind wait; `label` bytes name a period."""
+    def kinds(self, prefix: int) -> Counter[Kind]:
+        """How many items of each kind wait; `prefix` bytes name a stratum."""
         found: Counter[Kind] = Counter()
         for _, rows in self.rows():
-            marks = np.concatenate([rows[:, :label], rows[:, -KEY_BYTES:]], axis=1)
-            different, counts = np.unique(marks, axis=0, return_counts=True)
-            for mark, count in zip(different, counts.tolist(), strict=True):
-                found[mark[:label].tobytes(), mark[label:].tobytes()] += count
+            different, counts = np.unique(_marks(rows, prefix), return_counts=True)
+            found.update(dict(zip(_kinds(different, prefix), counts.tolist(), strict=True)))
         return found
 
-    def of(self, label: int, period: bytes, key: bytes | None = None) -> tuple[Column, Slots]:
-        """The items of a period, and of one key if one is named: their digests, in order, and their slots."""
+    def of(self, prefix: int, kinds: Collection[Kind]) -> list[tuple[Column, Slots]]:
+        """The items of each of these kinds: their digests, in order, and their slots. One pass for all of them."""
+        names, places = self._names.columns()
+        asked = {kind: number for number, kind in enumerate(kinds)}
+        numbers = np.full(len(self) + len(self._free), len(asked), dtype=np.uint32)
+        for slots, rows in self.rows():
+            different, which = np.unique(_marks(rows, prefix), return_inverse=True)
+            known = [asked.get(kind, len(asked)) for kind in _kinds(different, prefix)]
+            numbers[slots] = np.array(known, dtype=np.uint32)[which]
+        own = numbers[places]
+        if len(asked) == 1 and not own.any():  # of millions, no copy
+            return [(names, places)]
+        order = np.argsort(own, kind="stable")
+        ends = np.searchsorted(own[order], np.arange(len(asked) + 1))
+        mine = (order[ends[number] : ends[number + 1]] for number in range(len(asked)))
+        return [(names[each], places[each]) for each in mine]
+
+    def beginning(self, start: bytes) -> Column:
+        """The digests, in order, of the items that begin so."""
         names, places = self._names.columns()
         mine = np.zeros(len(self) + len(self._free), dtype=bool)
         for slots, rows in self.rows():
-            good = (rows[:, :label] == np.frombuffer(period, dtype=np.uint8)).all(axis=1)
-            if key is not None:
-                good &= (rows[:, -KEY_BYTES:] == np.frombuffer(key, dtype=np.uint8)).all(axis=1)
+            good = (rows[:, : len(start)] == np.frombuffer(start, dtype=np.uint8)).all(axis=1)
             mine[slots[good]] = True
-        own = mine[places]
-        return (names, places) if own.all() else (names[own], places[own])
+        return names[mine[places]]
 
     def drop(self, names: Column) -> None:
         """Overwrite items, by their digests."""

@@ -12,14 +12,14 @@ On SQLite or PostgreSQL. Two promises hold whatever happens to the process:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sqlalchemy as sql
 
 from hubbub.collect.crowds import note_crowds
-from hubbub.collect.database import crowds, history, log, rejects, segments, states, tasks
+from hubbub.collect.database import crowds, history, log, rejects, segments, states, strata, tasks
 from hubbub.collect.segments import (
     BODY,
     Id,
@@ -27,17 +27,15 @@ from hubbub.collect.segments import (
     Lot,
     Named,
     Outcome,
-    after,
-    batches_after,
     body_of,
     day_of,
-    extend_by_all,
     in_parts,
     lot_in,
     name_of,
 )
-from hubbub.collect.transactions import Database, places
+from hubbub.collect.shelves import Grow, Shelf, Shelves, all_names, shelves_of
 from hubbub.collect.transactions import Unavailable as Unavailable
+from hubbub.collect.transactions import places
 
 #: Lots that are folded at a time; databases limit the parameters of a statement.
 _MOST_LOTS = 10_000
@@ -57,6 +55,7 @@ class Batch:
     crowd: int | None = None
     rejects: Mapping[str, int] = field(default_factory=dict)
     label: str = ""
+    stratum: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Unfolded:
     lot: Lot
 
 
-class Store(Database):
+class Store(Shelves):
     """What has arrived, what is kept of it, and what it adds up to."""
 
     # The log
@@ -155,29 +154,30 @@ class Store(Database):
         return {(task, day, bytes(name)) for task, day, name in found}
 
     def _write_lots(self, connection: sql.Connection, batches: Sequence[tuple[Id, Batch]]) -> None:
-        """Reports as one lot per task and period, and what is counted of their batches."""
-        lots: dict[tuple[str, int], list[Named]] = defaultdict(list)
+        """Reports as one lot per task, period and stratum, and what is counted of their batches."""
+        lots: dict[tuple[str, int, str], list[Named]] = defaultdict(list)
         refused: Counter[tuple[str, str]] = Counter()
         mixed: dict[tuple[str, str], list[int]] = defaultdict(list)
         for name, batch in batches:
             if batch.count:
-                lots[batch.task, batch.received].append((name[2], batch.count, batch.payload))
+                place = (batch.task, batch.received, batch.stratum)
+                lots[place].append((name[2], batch.count, batch.payload))
             for reason, count in batch.rejects.items():
                 refused[batch.task, reason] += count
             if batch.crowd:
                 mixed[batch.task, batch.label].append(batch.crowd)
-        for (task, period), own in sorted(lots.items()):
+        for (task, period, stratum), own in sorted(lots.items()):
             for part in in_parts(own):
-                self.write_lot(connection, task, Lot.of(period, part))
+                self.write_lot(connection, task, Lot.of(period, part, stratum))
         self.note_rejects(connection, refused)
         for (task, label), sizes in sorted(mixed.items()):
             note_crowds(self, connection, task, label, sizes)
 
     def write_lot(self, connection: sql.Connection, task: str, lot: Lot) -> None:
         """Append a lot to the log."""
-        columns = "task, period, count, names, sizes, payload, checksum"
-        row = (task, *lot.row().values())
-        self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(7)})", row)
+        columns = "task, stratum, period, count, names, sizes, payload, checksum"
+        row = (task, lot.stratum, *lot.row().values())
+        self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(8)})", row)
 
     def note_rejects(self, connection: sql.Connection, refused: Mapping[tuple[str, str], int]) -> None:
         """Count refused reports by task and reason."""
@@ -207,54 +207,30 @@ class Store(Database):
         with self.reading() as connection:
             return connection.execute(sql.select(sql.func.max(log.c.seq))).scalar() or 0
 
-    def unfolded(self, task: str, last: int, most: int, least: int = 1) -> list[Unfolded]:
+    def unfolded(
+        self, task: str, last: int, most: int, least: int = 1, stratum: str | None = None
+    ) -> list[Unfolded]:
         """Lots up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes.
 
-        They have at least `least` reports, if there are so many.
+        They have at least `least` reports, if there are so many, and are of one stratum, if that is named.
         """
+        mine = sql.true() if stratum is None else log.c.stratum == stratum
         query = (
             log.select()
-            .where(log.c.task == task, log.c.seq <= last)
+            .where(log.c.task == task, log.c.seq <= last, mine)
             .order_by(log.c.period, log.c.seq)
             .execution_options(yield_per=8)
         )
         found: list[Unfolded] = []
         with self.reading() as connection, connection.execute(query) as rows:
             for row in rows:
-                found.append(Unfolded(row.seq, lot_in(row, task)))
+                found.append(Unfolded(row.seq, lot_in(row, task, row.stratum)))
                 most, least = most - len(row.payload), least - found[-1].lot.count
                 if least <= 0 and (most <= 0 or len(found) >= _MOST_LOTS):
                     break
         return found
 
-    # The reports
-
-    def kept(self, task: str) -> Iterator[tuple[str, int, bytes]]:
-        """Name, period and reports of every batch whose reports are kept, however many there are: each once."""
-        done = 0
-        waiting = log.select().where(log.c.task == task).execution_options(yield_per=1)
-        while True:
-            with self.transaction("BEGIN", whole=True) as connection:
-                lots = after(connection, task, done)
-                if not lots:  # what is in no segment yet, and in none that was appended meanwhile
-                    for row in connection.execute(waiting):
-                        lot = lot_in(row, task)
-                        yield from ((name, lot.period, payload) for name, payload in lot.batches())
-                    return
-            for name, period, payload, end in batches_after(lots, done):
-                done = end
-                yield name, period, payload
-
-    def reports_after(self, task: str, number: int) -> Iterator[bytes]:
-        """The reports in a task's segments after the first `number`."""
-        while True:
-            with self.reading() as connection:
-                lots = after(connection, task, number)
-            if not lots:
-                return
-            for _, _, payload, end in batches_after(lots, number):
-                number = end
-                yield payload
+    # What is counted
 
     def crowds(self, task: str) -> tuple[int, int]:
         """Size of the smallest shuffled crowd (0: none came), and reports in all of them."""
@@ -271,15 +247,16 @@ class Store(Database):
 
     # The snapshot
 
-    def snapshot(self, task: str) -> tuple[Head, bytes | None]:
-        """The newest snapshot and its bytes."""
+    def snapshot(self, task: str) -> tuple[Head, bytes | None, list[Shelf]]:
+        """The newest snapshot, its bytes, and the strata that add up to it, with what nobody has told."""
         columns = (states.c.version, states.c.count, states.c.period, states.c.epoch, states.c.payload)
-        with self.reading() as connection:
+        with self.transaction("BEGIN", whole=True) as connection:
             row = connection.execute(sql.select(*columns).where(states.c.task == task)).one_or_none()
+            shelves = shelves_of(connection, task)
         if row is None:
-            return Head(0, 0, None), None
+            return Head(0, 0, None), None, shelves
         *head, payload = row
-        return Head(*head), None if payload is None else bytes(payload)
+        return Head(*head), None if payload is None else bytes(payload), shelves
 
     def head(self, task: str) -> Head:
         """What the newest snapshot is."""
@@ -294,10 +271,11 @@ class Store(Database):
         counted = sql.func.coalesce(total, 0)
         arrived = _total(history.c.reports, history.c.task == task)
         purged = _total(tasks.c.purged, tasks.c.digest == task)
-        there = _total(segments.c.count, segments.c.task == task) + purged
+        there = _total(segments.c.count, segments.c.task.in_(all_names(task))) + purged
+        told = _total(strata.c.count, strata.c.task == task)
         with self.reading() as connection:  # one statement, so that all are of one moment
-            found = connection.execute(sql.select(counted, arrived, there)).one()
-        return found[0] == found[1] and (not kept or found[0] == found[2])
+            found = connection.execute(sql.select(counted, arrived, there, told)).one()
+        return found[0] == found[1] >= found[3] and (not kept or found[0] == found[2])
 
     def advance(
         self,
@@ -311,12 +289,13 @@ class Store(Database):
         arrived: dict[int, int],
         closed: dict[int, bytes],
         most_states: int,
+        grown: Mapping[str, Grow] | None = None,
     ) -> bool:
         """Replace snapshot `old` by `new`, with what it takes from the log, or do nothing if `old` is not the newest.
 
         `folded` are the lots that are in it now, `kept` what stays of their reports, `arrived` counts their reports by
-        period, `closed` has compressed states of periods that ended. Periods after the new one's are a mistake of
-        some clock: what they count is counted in the new one.
+        period, `closed` has compressed states of periods that ended, and `grown` makes sums of strata whose reports are
+        not kept. Periods after the new one's are a mistake of some clock: what they count is counted in the new one.
         """
         with self.writing() as connection:
             row = {**asdict(new), "payload": payload}
@@ -330,7 +309,10 @@ class Store(Database):
             for start in range(0, len(folded), _MOST_LOTS):
                 places = [lot.seq for lot in folded[start : start + _MOST_LOTS]]
                 assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
-            extend_by_all(connection, task, kept)
+            counts: Counter[str] = Counter()
+            for found in folded:
+                counts[found.lot.stratum] += found.lot.count
+            self.fill_shelves(connection, task, counts, kept, grown or {})
             for period, reports in sorted(arrived.items()):
                 connection.execute(self._add(history, {"task": task, "period": period}, reports=reports))
             if new.period is not None and (old.period or 0) > new.period:
@@ -347,7 +329,7 @@ class Store(Database):
 
     def start_over(self, task: str) -> bool:
         """Forget the snapshot, so that it is made again from the reports; only if all of them are there."""
-        own = segments.c.task == task
+        own = segments.c.task.in_(all_names(task))
         arrived = _total(history.c.reports, history.c.task == task)
         with self.writing() as connection:
             newest = sql.select(states.c.version).where(states.c.task == task)
@@ -355,10 +337,16 @@ class Store(Database):
             there, wanted = connection.execute(sql.select(_total(segments.c.count, own), arrived)).one()
             if there < wanted:
                 return False
-            columns = ("task", "period", "count", "names", "sizes", "payload", "checksum")
-            again = sql.select(*(segments.c[name] for name in columns)).where(own)
-            connection.execute(log.insert().from_select(columns, again))
+            columns = ("period", "count", "names", "sizes", "payload", "checksum")
+            for shelf in (Shelf("", task, 0), *shelves_of(connection, task)):
+                told = (sql.literal(task), sql.literal(shelf.stratum))
+                again = sql.select(*told, *(segments.c[name] for name in columns))
+                again = again.where(segments.c.task == shelf.name).order_by(segments.c.first)
+                connection.execute(log.insert().from_select(("task", "stratum", *columns), again))
+                if shelf.stratum:
+                    connection.execute(states.delete().where(states.c.task == shelf.name))
             connection.execute(segments.delete().where(own))
+            connection.execute(strata.delete().where(strata.c.task == task))
             connection.execute(history.delete().where(history.c.task == task))
             blank = {"version": states.c.version + 1, "count": 0, "period": None, "payload": None}
             fresh = states.update().where(states.c.task == task).values(**blank, epoch=states.c.epoch + 1)

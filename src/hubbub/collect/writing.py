@@ -6,22 +6,30 @@ and a look at a thousand takes hardly longer than a look at one, and are committ
 
 from __future__ import annotations
 
+import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hubbub.collect.segments import Outcome
 from hubbub.collect.store import Batch, Store
 from hubbub.primitives.arrays import Bytes, Int64s
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.strata import LONGEST, MOST_COMBINATIONS, labels_in, stratum_of, text_of
 from hubbub.protocol.task import Task
 
 #: Numbers in reports that are looked at together: of larger lots, nothing but the bad ones is remembered.
 _TOGETHER = 1 << 20
 #: Refused reports that an answer lists.
 _LISTED = 100
+#: What batches say of their strata, that is remembered.
+_REMEMBERED = 10_000
+#: Why whole batches are refused.
+BAD_LABELS = "labels that are missing, or not in the task's lists"
+BAD_PERIOD = "a period that is none of the task's, or has not begun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +43,21 @@ class Examined:
     #: The name of the key that the reports were sealed for, and of their period, if they were.
     key: str = ""
     label: str = ""
+    #: Why none of them is taken, in a sentence, if that is not about single reports.
+    refusal: str = ""
 
     @property
     def rejected(self) -> int:
         """How many were refused."""
         return sum(self.rejects.values()) if self.rejects else 0
+
+
+class Placed(NamedTuple):
+    """The stratum that a batch belongs to; or why it belongs to none, as it is counted and as it is said."""
+
+    stratum: str
+    reason: str = ""
+    refusal: str = ""
 
 
 class Collected:
@@ -50,6 +68,26 @@ class Collected:
         self.layout = task.mechanism.layout
         self.width = self.layout.width
         self.together = max(1, _TOGETHER // len(self.layout.fields))
+        self._places: dict[tuple[str, str, datetime.date], Placed] = {}
+        #: Combinations of labels that are known to have come.
+        self.combinations: set[str] = set()
+
+    def placed(self, labels: str, period: str) -> Placed:
+        """The stratum of a batch by what it says of itself, or why there is none."""
+        asked = (labels[:LONGEST], period[:LONGEST], datetime.datetime.now(datetime.UTC).date())
+        found = self._places.get(asked)
+        if found is None:
+            reason = BAD_LABELS
+            try:
+                labels_in(self.task, labels)
+                reason = BAD_PERIOD
+                found = Placed(text_of(self.task, stratum_of(self.task, *asked)))
+            except Refused as problem:
+                found = Placed("", reason, str(problem))
+            if len(self._places) >= _REMEMBERED:
+                self._places.clear()
+            self._places[asked] = found
+        return found
 
 
 @dataclass(slots=True)
@@ -63,6 +101,7 @@ class Arrival:
     period: int
     crowd: int | None = None
     examined: Examined | None = None
+    stratum: str = ""
 
     def batch(self) -> Batch:
         """As the store takes it."""
@@ -70,9 +109,13 @@ class Arrival:
         assert found is not None
         rejects = found.rejects or {}
         name, check = self.collected.name, self.checksum
-        return Batch(
-            name, self.id, found.count, found.payload, check, self.period, self.crowd, rejects, found.label
-        )
+        about = (self.period, self.crowd, rejects, found.label, self.stratum)
+        return Batch(name, self.id, found.count, found.payload, check, *about)
+
+    def refuse(self, reason: str, refusal: str) -> None:
+        """Take none of its reports."""
+        count = len(self.reports) // self.collected.width
+        self.examined = Examined(b"", 0, rejects={reason: count}, refusal=refusal)
 
 
 def bad_reports(collected: Collected, packed: Bytes) -> tuple[Int64s, Int64s]:
@@ -129,6 +172,16 @@ Written = tuple[Outcome, Examined]
 def write_together(store: Store, arrivals: Sequence[Arrival]) -> list[Written]:
     """Examine batches and append them to the log, all in one transaction."""
     examine_together(arrivals)
+    for arrival in arrivals:
+        collected, labels = arrival.collected, arrival.stratum.partition("@")[0]
+        if labels and labels not in collected.combinations:
+            known = store.known_strata(collected.name)
+            collected.combinations |= {stratum.partition("@")[0] for stratum in known}
+            if len(collected.combinations | {labels}) > MOST_COMBINATIONS:
+                words = f"More than {MOST_COMBINATIONS:,} combinations of labels would be too many."
+                arrival.refuse(BAD_LABELS, words)
+            else:
+                collected.combinations.add(labels)
     outcomes = store.append([arrival.batch() for arrival in arrivals])
     return [
         (outcome, arrival.examined)

@@ -31,9 +31,17 @@ _MOST_LOGINS = 16
 Asked = Annotated[list[str] | None, Query(max_length=20)]
 
 
-def view_of(key: Asked = None, quantity: str = "", show: str = "", order: str = "", level: str = "") -> View:
+def view_of(
+    request: Request,
+    key: Asked = None,
+    quantity: str = "",
+    show: str = "",
+    order: str = "",
+    level: str = "",
+) -> View:
     """What the address asks for; what it asks for that there is not is as if it had not asked."""
-    return View.parse([text for text in key or [] if text], quantity, show, order, level)
+    keys, query = [text for text in key or [] if text], request.query_params
+    return View.parse(keys, quantity, show, order, level, query.getlist("where"), query)
 
 
 def _reader(request: Request) -> None:

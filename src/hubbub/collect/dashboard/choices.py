@@ -2,29 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, cast
 from urllib.parse import urlencode
+
+from hubbub.server.portions import Choice, choice_of
 
 Order = Literal["value", "name"]
 
 #: How many keys are listed, in which order, and the level of intervals in percent; the first of each is the usual one.
 SHOWN, ORDERS, LEVELS = (20, 50, 200), ("value", "name"), (95, 80, 99)
+#: Labels that an address may name, and characters of each: more than any task has.
+_MOST_LABELS, _LONGEST = 20, 100
+#: How an address names what is chosen of groups and time, and the fields of `View` that it is in.
+_NAMES = {
+    "period": "period",
+    "from": "since",
+    "to": "until",
+    "by": "by",
+    "first": "first",
+    "second": "second",
+    "time": "time",
+}
 
 
 @dataclass(frozen=True)
 class View:
-    """Keys that are looked up, what is estimated, and how it is shown."""
+    """Keys that are looked up, what is estimated, for whom and since when, what is compared, and how it is shown.
+
+    Groups and periods are as the address has them: whether there are such is for the task to say.
+    """
 
     keys: tuple[str, ...] = ()
     quantity: str = ""
     shown: int = SHOWN[0]
     order: Order = "value"
     percent: int = LEVELS[0]
+    #: Labels as country=de, one period, and the first and the last.
+    where: tuple[str, ...] = ()
+    period: str = ""
+    since: str = ""
+    until: str = ""
+    #: A label or "period", and two values of it that are compared.
+    by: str = ""
+    first: str = ""
+    second: str = ""
+    #: "all" for the curve of all reports up to each moment, where there is one of each period by itself.
+    time: str = ""
 
     @classmethod
-    def parse(cls, keys: Sequence[str], quantity: str, shown: str, order: str, level: str) -> View:
+    def parse(
+        cls,
+        keys: Sequence[str],
+        quantity: str,
+        shown: str,
+        order: str,
+        level: str,
+        where: Sequence[str] = (),
+        given: Mapping[str, str] = MappingProxyType({}),
+    ) -> View:
         """What an address asks for; what is not offered is the usual."""
         return cls(
             tuple(dict.fromkeys(keys)),
@@ -32,6 +70,23 @@ class View:
             next((number for number in SHOWN if str(number) == shown), SHOWN[0]),
             cast(Order, order) if order in ORDERS else "value",
             next((number for number in LEVELS if str(number) == level), LEVELS[0]),
+            tuple(text[:_LONGEST] for text in where if text)[:_MOST_LABELS],
+            **{field: given.get(name, "")[:_LONGEST] for name, field in _NAMES.items()},
+        )
+
+    def choice(self) -> Choice:
+        """The groups and periods that are shown; `Refused` if they are not written as such."""
+        return choice_of(self.where, self.period or None, self.since or None, self.until or None)
+
+    def of(self, choice: Choice, **changes: Any) -> str:
+        """The query of a page that shows these groups and periods."""
+        one = choice.first is not None and choice.first == choice.last
+        return self.address(
+            where=tuple(f"{name}={value}" for name, value in sorted(choice.where.items())),
+            period=(choice.first or "") if one else "",
+            since="" if one else choice.first or "",
+            until="" if one else choice.last or "",
+            **changes,
         )
 
     @property
@@ -47,7 +102,14 @@ class View:
             ("order", self.order, ORDERS[0]),
             ("level", str(self.percent), str(LEVELS[0])),
         ]
-        return [(name, value) for name, value, usual in chosen if value != usual]
+        groups = [("where", text) for text in self.where]
+        groups += [(name, getattr(self, field)) for name, field in _NAMES.items() if getattr(self, field)]
+        return [*((name, value) for name, value, usual in chosen if value != usual), *groups]
+
+    def hidden(self, *asked: str) -> list[tuple[str, str]]:
+        """What a form keeps that asks for these."""
+        kept = [(name, value) for name, value in self.fields() if name not in asked]
+        return [*kept, *(("key", key) for key in self.keys)]
 
     def address(self, **changes: Any) -> str:
         """The query of a page that shows something else."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubbub.collect.dashboard.choices import SHOWN, View
-from hubbub.collect.snapshots import SECONDS
+from hubbub.collect.dashboard.courses import course
+from hubbub.collect.dashboard.differences import asked_for, moved
+from hubbub.collect.dashboard.scales import Scale, Unit
+from hubbub.collect.dashboard.selection import Selection, panel, selected
 from hubbub.model.mechanism import Quantity
 from hubbub.plan.prospects import whole_keys
 from hubbub.primitives.errors import Refused
@@ -30,58 +30,6 @@ _FOLLOWED, _SUGGESTED = 3, 2000
 _TITLES = {"frequency": "Share of users", "mean": "Mean", "conditional": "Mean among holders"}
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A common axis: from values to percent of the drawing's width."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, shown: Sequence[Estimate]) -> Scale:
-        """Room for all intervals and for 0, and a little more."""
-        low = min(0.0, *(float(found.low.min()) for found in shown))
-        high = max(0.0, *(float(found.high.max()) for found in shown))
-        margin = 0.03 * (high - low) or 1.0
-        return cls(low - margin if low < 0 else 0.0, high + margin)
-
-    def place(self, value: float) -> float:
-        return round(100 * (value - self.low) / (self.high - self.low), 3)
-
-    def ticks(self) -> list[float]:
-        """Four to eight round numbers."""
-        rough = (self.high - self.low) / 5
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
-        first, last = math.ceil(self.low / step), math.floor(self.high / step)
-        return [number * step for number in range(first, last + 1)]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """How the values of a list are written: in percent or not, with the same number of decimals."""
-
-    percent: bool
-    decimals: int = 2
-
-    def for_errors(self, errors: NDArray[np.float64]) -> Unit:
-        """Two digits of the typical error: more would be noise."""
-        known = errors[np.isfinite(errors) & (errors > 0)]
-        typical = float(np.median(known)) * (100 if self.percent else 1) if len(known) else 1.0
-        return replace(self, decimals=min(max(1 - math.floor(math.log10(typical)), 0), 8))
-
-    def for_steps(self, step: float) -> Unit:
-        """As many decimals as marks on an axis need."""
-        step *= 100 if self.percent else 1
-        return replace(self, decimals=next((d for d in range(8) if math.isclose(step, round(step, d))), 8))
-
-    def text(self, value: float) -> str:
-        written = f"{100 * value if self.percent else value:.{self.decimals}f}"
-        if float(written) == 0:
-            written = written.removeprefix("-")
-        return written.replace("-", "−") + ("%" if self.percent else "")
-
-
 def task_view(service: Service, task: Task, view: View) -> dict[str, Any]:
     """Everything on the page of a task."""
     about = service.overview(task)
@@ -89,6 +37,7 @@ def task_view(service: Service, task: Task, view: View) -> dict[str, Any]:
     chosen: Quantity = next((name for name in offered if name == view.quantity), offered[0])
     known, unknown, mistyped = _known(task, view.keys)
     view = replace(view, keys=tuple(known), quantity="" if chosen == offered[0] else chosen)
+    selection = selected(service, task, view)
     shown: dict[str, Any] = {
         "about": about,
         "view": view,
@@ -106,10 +55,19 @@ def task_view(service: Service, task: Task, view: View) -> dict[str, Any]:
         "warnings": [],
         "closed": task.keys.kind == "closed",
         "tree": task.keys.kind == "tree",
+        "groups": panel(service, task, view, selection),
+        "silent": selection.silent,
+        "quiet": bool(about["withheld"] or selection.silent),
+        "files": selection.query(quantity=chosen, level=view.level),
+        "compared": None,
+        "moved": None,
+        "counted": 0,
     }
-    if about["withheld"]:
-        return {**shown, **_over_time(service.history(task), (), Unit(False))}
-    return {**shown, **_estimates(service, task, view, chosen)}
+    if about["withheld"] or selection.silent:
+        return {**shown, **course(service, task, view, selection, (), Unit(False))}
+    shown["compared"] = asked_for(service, task, view, selection, chosen)
+    shown["moved"] = moved(service, task, view, selection, chosen)
+    return {**shown, **_estimates(service, task, view, selection, chosen)}
 
 
 def _known(task: Task, asked: Sequence[str]) -> tuple[list[str], str, str]:
@@ -124,30 +82,47 @@ def _known(task: Task, asked: Sequence[str]) -> tuple[list[str], str, str]:
     return known, sentence, mistyped
 
 
-def _estimates(service: Service, task: Task, view: View, quantity: Quantity) -> dict[str, Any]:
-    unit, asked, level = Unit(quantity == "frequency"), list(view.keys), view.level
-    looked_up = service.estimates(task, asked, level=level, quantity=quantity) if asked else None
+def _estimates(
+    service: Service, task: Task, view: View, selection: Selection, quantity: Quantity
+) -> dict[str, Any]:
+    unit, asked, level, choice = Unit(quantity == "frequency"), list(view.keys), view.level, selection.choice
+
+    def ask(keys: Sequence[str] | None) -> Estimate:
+        return service.estimates(task, keys, view.shown, level, quantity, choice=choice)
+
+    looked_up = ask(asked) if asked else None
     top, listed = None, 0
     new: dict[str, Any] = {}
     clearest: list[str] = []
     if task.keys.kind == "closed":
         # Nothing but noise stays unlisted however many keys are asked for.
-        top, listed = service.estimates(task, None, view.shown, level, quantity), task.keys.count
+        top, listed = ask(None), task.keys.count
         top = top.take([]) if top.findings.nothing and top.findings.candidates > SHOWN[0] else top
         clearest = _clearest(top, _FOLLOWED)
     elif task.keys.kind == "tree":
         found_keys, new = _new_keys(service, task, view, quantity)
         if found_keys is not None:
-            top, listed = found_keys.estimate.take(range(min(view.shown, len(found_keys)))), len(found_keys)
-            top = replace(top, flagged=np.zeros(len(top), dtype=bool))
-            clearest = whole_keys(found_keys)[:_FOLLOWED]
+            whole = whole_keys(found_keys)
+            clearest = whole[:_FOLLOWED]
+            if choice.everything:
+                top, listed = found_keys.estimate, len(found_keys)
+                top = top.take(range(min(view.shown, listed)))
+            elif whole:  # found among everybody, and estimated for whom is asked
+                top, listed = ask(whole[: view.shown]), len(whole)
+            if top is not None:
+                top = replace(top, flagged=np.zeros(len(top), dtype=bool))
     if top is not None:
         names = np.array([visible(key).casefold() for key in top.keys], dtype=object)
         top = top.take(np.argsort(-top.value if view.order == "value" else names, kind="stable"))
     lists = [found for found in (top, looked_up) if found is not None]
     if not any(len(found) for found in lists):
         nothing = {"rows": [], "found": [], "ticks": [], "noisy": 0, "floor": "", "offers": view.offers(0)}
-        return {**_over_time(service.history(task), (), unit), **nothing, **_said(lists), **new}
+        return {
+            **course(service, task, view, selection, (), unit, quantity),
+            **nothing,
+            **_said(lists),
+            **new,
+        }
     filled = [found for found in lists if len(found)]
     scale = Scale.around(filled) if quantity != "conditional" else Scale(task.low, task.high)
     unit = unit.for_errors(np.concatenate([found.error for found in lists]))
@@ -155,16 +130,15 @@ def _estimates(service: Service, task: Task, view: View, quantity: Quantity) -> 
     found = _rows(looked_up, scale, unit) if looked_up is not None else []
     ticks = scale.ticks()
     step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
-    followed = asked[:_FOLLOWED] or clearest
-    past = service.history(task, followed, level, quantity)
     return {
-        **_over_time(past, followed, unit),
+        **course(service, task, view, selection, asked[:_FOLLOWED] or clearest, unit, quantity),
         "rows": rows,
         "found": found,
         "offers": view.offers(listed),
         "zero": scale.place(0.0) if scale.low <= 0 <= scale.high else None,
         "ticks": [(scale.place(value), unit.for_steps(step).text(value)) for value in ticks],
         "noisy": sum(row["noise"] for row in rows),
+        "counted": filled[0].reports,
         "floor": _floor(top, unit) if top is not None and quantity != "conditional" else "",
         **_said(lists),
         **new,
@@ -228,29 +202,3 @@ def _rows(found: Estimate, scale: Scale, unit: Unit) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _over_time(past: dict[str, Any], followed: Sequence[str], unit: Unit) -> dict[str, Any]:
-    """What the charts draw, as numbers for the script and as a table for everybody."""
-    periods = past["periods"]
-    series = [
-        {
-            "key": visible(key),
-            **{name: [point[name] for point in past["estimates"][key]] for name in ("value", "low", "high")},
-        }
-        for key in followed
-    ]
-    times = [_seconds(point["period"]) for point in past["estimates"][followed[0]]] if followed else []
-    charts = {
-        "percent": unit.percent,
-        "decimals": unit.decimals,
-        "times": times,
-        "series": series,
-        "arrived": [[_seconds(row["period"]) for row in periods], [row["reports"] for row in periods]],
-        "step": SECONDS[past["precision"]],
-    }
-    return {"charts": json.dumps(charts), "latest": periods[-8:], "precision": past["precision"]}
-
-
-def _seconds(moment: str) -> int:
-    return int(datetime.datetime.fromisoformat(moment).timestamp())

@@ -128,8 +128,8 @@ function drawCharts() {
   const points = data.times.length;
   const keys = data.series.map((one) => one.key);
   const columns = [data.times, ...data.series.flatMap((one) => [one.value, one.high, one.low])];
-  draw("estimates-chart", [keys, data.percent, points < 20], columns, (place) => estimatesChart(place, data, columns),
-    points > 1 ? "" : points ? "One period so far; a line takes two." : "There is no key to follow yet.");
+  draw("estimates-chart", [keys, data.percent, points < 20, data.unit], columns, (place) => estimatesChart(place, data, columns),
+    points > 1 ? "" : data.nothing ? data.nothing : points ? "One period so far; a line takes two." : "There is no key to follow yet.");
   draw("arrivals-chart", [], data.arrived, (place) => arrivalsChart(place, data), data.arrived[0].length ? "" : "None yet.");
   showLegend(data, points - 1);
 }
@@ -189,7 +189,7 @@ function estimatesChart(place, data, columns) {
     bands.push({ series: [3 * index + 2, 3 * index + 3], fill: colour(`series-${index + 1}`, 0.15) });
   });
   const chart = new uPlot({
-    width: place.clientWidth, height: 250, series, bands, axes: axes((value) => written(value, data), data.step, 34), tzDate: utc,
+    width: place.clientWidth, height: 250, series, bands, axes: axes((value) => written(value, data), data.unit, 34), tzDate: utc,
     legend: { show: false }, cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
     hooks: { setCursor: [(chart) => showLegend(JSON.parse(document.getElementById("charts").dataset.charts), chart.cursor.idx)] },
   }, columns, place);
@@ -211,8 +211,14 @@ function showLegend(data, place) {
     entry.append(dot, element("bdi", "", one.key), element("span", "soft", `${text(one, "value")}, ${text(one, "low")} to ${text(one, "high")}`));
     return entry;
   });
-  const when = element("span", "soft", moment(data.times[index], data.step, false));
+  const when = element("span", "soft", data.names?.[index] ?? moment(data.times[index], data.unit, false));
   document.getElementById("legend").replaceChildren(...entries, when);
+}
+
+// The least time between two bars: as wide as one may be.
+function gap(times, step) {
+  const between = times.slice(1).map((time, index) => time - times[index]);
+  return Math.max(step, between.length ? Math.min(...between) : 0);
 }
 
 function arrivalsChart(place, data) {
@@ -222,7 +228,7 @@ function arrivalsChart(place, data) {
     legend: { show: false }, cursor: { show: false },
     series: [{}, { fill: colour("series-1", 0.55), width: 0, paths: uPlot.paths.bars({ size: [0.8, 40] }), points: { show: false } }],
     scales: {
-      x: { range: (chart) => [chart.data[0][0] - data.step, chart.data[0].at(-1) + data.step] },
+      x: { range: (chart) => [chart.data[0][0] - gap(chart.data[0], data.step), chart.data[0].at(-1) + gap(chart.data[0], data.step)] },
       y: { range: (chart, low, high) => [0, Math.max(high, 1) * 1.08] },
     },
   }, data.arrived, place);

@@ -1,0 +1,145 @@
+"""The state of some strata: the sum of what is on their shelves.
+
+A question about one country or one week adds up the sums of its strata that are kept (`hubbub.collect.shelves`) and the
+reports that came since. A sum is kept, and so made once, when that has become more than a little. At no time are more
+than a few states in memory, however many strata there are.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from itertools import chain
+
+from hubbub.collect.segments import Damaged
+from hubbub.collect.shelves import Shelf
+from hubbub.collect.snapshots import open_state, sealed, sum_of_reports
+from hubbub.collect.store import Store
+from hubbub.model.state import State
+from hubbub.primitives.errors import Refused
+from hubbub.protocol.strata import Stratum, stratum_in
+from hubbub.protocol.task import Task
+from hubbub.server.fold import merge_into
+
+_log = logging.getLogger("hubbub.fold")
+
+#: Reports that are added up at a time, and from which on the sum is kept, in bytes; of large sums, half their size.
+_PIECE, _MANY = 1 << 22, 1 << 20
+#: Seconds after which the sum of a shelf is kept however few reports came since, so that old reports can be dropped.
+_OFTEN = 3600.0
+#: Bytes of sums that are remembered.
+_REMEMBERED = 1 << 28
+
+
+class Sums:
+    """Reads, and keeps, the sums of strata."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: OrderedDict[tuple[Shelf, ...], State] = OrderedDict()
+        self._lock = threading.Lock()
+        self._kept_at: dict[bytes, float] = {}
+        self._began = time.monotonic()
+
+    def strata(self, task: Task) -> dict[Stratum, Shelf]:
+        """The strata that have reports in the snapshot."""
+        return {stratum_in(task, found.stratum): found for found in self._store.shelves(task.digest.hex())}
+
+    def state(self, task: Task, strata: Collection[Stratum]) -> State:
+        """The sum of these strata as they are now. Nobody changes it: it is remembered."""
+        while True:
+            there = self.strata(task)
+            try:
+                return self.of(task, [there[each] for each in strata if each in there])
+            except Moved:
+                continue
+
+    def of(self, task: Task, shelves: Collection[Shelf]) -> State:
+        """The sum of what is on these shelves."""
+        asked = tuple(sorted(shelves))
+        with self._lock:
+            known = self._known.get(asked)
+        if known is not None:
+            return known
+        total = task.mechanism.empty(task.keys)
+        for shelf in asked:
+            if shelf.reports:
+                merge_into(total, self._one(task, shelf))
+        with self._lock:
+            self._known[asked] = total
+            size = sum(_size(state) for state in self._known.values())
+            while size > _REMEMBERED and len(self._known) > 1:
+                size -= _size(self._known.popitem(last=False)[1])
+        return total
+
+    def keep_up(self, task: Task) -> None:
+        """Keep sums of shelves to which much was added, and once in a while of all."""
+        nothing = task.mechanism.empty(task.keys)
+        if nothing.reports.shape[1] or not task.keep_reports:
+            return  # there is no sum but the reports, or it is kept already
+        now, many = time.monotonic(), _many(nothing) // task.mechanism.layout.width
+        due = now - self._kept_at.get(task.digest, self._began) >= _OFTEN
+        for shelf in self._store.shelves(task.digest.hex()):
+            behind = shelf.reports - self._store.head(shelf.name).count
+            if behind >= many or (due and behind):
+                self._one(task, shelf, keep=True)
+        if due:
+            self._kept_at[task.digest] = now
+
+    def _one(self, task: Task, shelf: Shelf, keep: bool = False) -> State:
+        """The sum of one stratum; it is kept if much was added, or if told so."""
+        nothing = task.mechanism.empty(task.keys)
+        wide = nothing.reports.shape[1] > 0
+        state = nothing if wide else self._kept(task, shelf)
+        held, width = state.count, task.mechanism.layout.width
+        left, waiting = (shelf.reports - held) * width, bytearray()
+        parts = self._store.reports_after(shelf.name, held, shelf.stratum) if left > 0 else iter(())
+        for part, _ in chain(parts, [(b"", 0)]):  # the last one: add what is left
+            waiting += part[: max(left - len(waiting), 0)]
+            if len(waiting) >= _PIECE or not part:
+                merge_into(state, sum_of_reports(task, bytes(waiting)))
+                left -= len(waiting)
+                waiting.clear()
+        if left or state.count != shelf.reports:
+            raise Damaged(
+                f"Reports of {shelf.stratum} of task {task.name!r} are missing: restore the store from a backup."
+            )
+        if not wide and (keep or (shelf.reports - held) * width >= _many(state)):
+            self._store.keep_sum(shelf, state.count, sealed(task, state))
+        return state
+
+    def _kept(self, task: Task, shelf: Shelf) -> State:
+        """The sum that is kept of a shelf's first reports, or nothing."""
+        _, payload, _ = self._store.snapshot(shelf.name)
+        if payload is None:
+            return task.mechanism.empty(task.keys)
+        try:
+            state = open_state(task, payload)
+        except Refused as problem:
+            if not task.keep_reports:
+                raise Damaged(
+                    f"The sum of {shelf.stratum} of task {task.name!r} is damaged, and its reports were not kept: "
+                    "restore the store from a backup."
+                ) from None
+            _log.error("the sum of a stratum of task %s is damaged, and made again: %s", task.name, problem)
+            self._store.drop_sum(shelf)
+            return task.mechanism.empty(task.keys)
+        if state.count > shelf.reports:
+            raise Moved
+        return state
+
+
+class Moved(Exception):
+    """Another process has added to a shelf, or merged it, since it was looked at."""
+
+
+def _many(state: State) -> int:
+    """Bytes of reports from which on it pays to keep a new sum."""
+    return max(_MANY, state.totals.nbytes // 2)
+
+
+def _size(state: State) -> int:
+    return state.totals.nbytes + state.reports.nbytes
