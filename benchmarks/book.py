@@ -25,6 +25,7 @@ import device
 import ingest
 import lake
 import limits
+import longitudinal
 import messages
 import oracles
 import pursuit
@@ -47,6 +48,7 @@ SECTIONS: tuple[Section, ...] = (
     scaling.SECTION,
     shorter.SECTION,
     limits.SECTION,
+    longitudinal.SECTION,
     shuffle.SECTION,
     messages.SECTION,
     sdpfe.SECTION,

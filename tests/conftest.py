@@ -20,7 +20,10 @@ def make_task() -> Any:
     ) -> Task:
         outer = {
             k: parameters.pop(k)
-            for k in ("low", "high", "period", "minimum_reports", "reports_per_period", "rotation")
+            for k in (
+                *("low", "high", "period", "minimum_reports", "reports_per_period", "rotation", "messages"),
+                *("memoize", "memoize_cap"),
+            )
             if k in parameters
         }
         defaults = {"epsilon": 1.0, "max_entries": 4}
