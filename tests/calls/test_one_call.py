@@ -358,7 +358,7 @@ def test_a_plan_is_that_of_the_command() -> None:
     found = hubbub.plan("mean", keys=500, max_entries=8, range=(1, 5), users=20_000, most_bytes=4)
     options = ["--keys", 500, "--max-entries", 8, "--range", "1:5", "--users", 20_000, "--bytes", 4]
     said = succeed("plan", "--estimate", "mean", *options)
-    assert said["chosen"] == found.chosen.as_dict(5.0)
+    assert said["chosen"] == found.as_dict(found.chosen)
     assert said["options"] == found.rows()
     task = found.task("ratings")
     assert (task.low, task.high, task.keys.count, task.mechanism.name) == (1, 5, 500, found.chosen.name)

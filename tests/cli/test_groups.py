@@ -139,7 +139,7 @@ def test_missing_unknown_and_contradictory_labels_are_counted(
     [
         (("--period", "2026-W99"), "neither a day"),
         (("--period", "2026-11"), "neither a day"),
-        (("--period", "9000-W02"), "9000-W02 has not begun"),
+        (("--period", "2900-W02"), "2900-W02 has not begun"),
         (("--period", "2026-W46", "--day", "when"), "not both"),
         (("--day", "page"), "'cart' is neither a day"),
     ],

@@ -231,6 +231,9 @@ class Task(BaseModel):
         """Sixteen bytes that stand for this task."""
         return hashlib.sha256(self.canonical).digest()[:16]
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
     @property
     def code(self) -> int:
         """The mechanism's number in file headers."""

@@ -144,7 +144,8 @@ class Cases:
         least = self._least_with(value, values)
         if self.counts.named is None:
             return least
-        most = least + self._names / (self.reports * self.counts.gain)  # beyond, the likelihood falls
+        heard = np.maximum(self.reports, 1)  # of keys that no report is about, nothing is known anyway
+        most = least + self._names / (heard * self.counts.gain)  # beyond, the likelihood falls
         if values.center and not values.low <= 0 <= values.high:
             most = np.maximum(np.maximum(value / values.low, value / values.high), least)
         return self._likeliest(value, values, least, most)
