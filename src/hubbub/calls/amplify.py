@@ -12,7 +12,7 @@ from hubbub.privacy.compose import Method, compose
 from hubbub.privacy.messages import messages_guarantee, poisson_crowd
 from hubbub.privacy.over_time import DELTA, all_reports
 from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
-from hubbub.protocol.sealing import refuse_memoized
+from hubbub.protocol.sealing import check_sealable
 from hubbub.protocol.task import Task
 
 
@@ -31,7 +31,7 @@ def amplify(
             "This task asks for several messages: what counts is how many people there are (--people)."
         )
     if isinstance(task, Task):
-        refuse_memoized(task)
+        check_sealable(task)
     mechanism, most = (task, 1) if isinstance(task, Mechanism) else (task.mechanism, task.reports_per_period)
     if rounds == 1:
         return shuffled_guarantee(mechanism, reports, delta, most)

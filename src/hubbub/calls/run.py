@@ -21,6 +21,7 @@ from hubbub.plan.advice import advised
 from hubbub.plan.proposal import Wish, span_for
 from hubbub.primitives.coins import SecretCoins, SystemSeeds
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.nonces import refuse_tables
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.breakdown import Breakdown, estimate_by
@@ -283,6 +284,7 @@ def privatize(
     has one combination. For a task with periods, `period` is that of all rows, or `day` the column that tells each
     row's, and a user has a record in each. The reports are then kept apart in `parts`.
     """
+    refuse_tables(task)
     told = Told(labels or {}, day, period)
     if not task.labels and told == Told():
         entries, tidied = encode_table(task, read_table(table, user, key, value))

@@ -5,6 +5,7 @@ Reports of a client have seeds and coins that nobody else draws: `SystemSeeds` a
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -112,9 +113,13 @@ def dependent_clients(
     if not count:
         return
 
+    def nonce() -> str:
+        """Whatever a collector might hand out, for tasks whose seeds come from there."""
+        return secrets.token_hex(16) if task.seed_from == "server" else ""
+
     def reports_of(record: Plain) -> UInt64s:
         client = Client(task)
-        return task.mechanism.layout.unpack(b"".join(client.report(record) for _ in range(count)))
+        return task.mechanism.layout.unpack(b"".join(client.report(record, nonce()) for _ in range(count)))
 
     name, one, two = next(iter(telling_pairs(task, 0)))
     drawn = [reports_of(record) for record in (one, two)]

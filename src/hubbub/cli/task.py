@@ -81,6 +81,13 @@ def command() -> None:
     metavar="LABEL=VALUE,VALUE",
     help="What is public about whoever reports, with all its values; groups can be estimated by it.",
 )
+@click.option(
+    "--seed-from",
+    type=click.Choice(["device", "server"]),
+    default="device",
+    show_default=True,
+    help="Who draws public seeds; from the server, forgers cannot choose them.",
+)
 @task_options
 @click.option("-o", "--output", type=OUTPUT, required=True, help="Task file to write.")
 @verbose_option
@@ -100,6 +107,7 @@ def new(
     messages: float,
     minimum_reports: int,
     labels: tuple[str, ...],
+    seed_from: str,
     output: Path,
     verbose: bool,
     as_json: bool,
@@ -122,6 +130,7 @@ def new(
         **({} if memoize_cap is None else {"memoize": "record", "memoize_cap": memoize_cap}),
         "messages": messages,
         "minimum_reports": minimum_reports,
+        "seed_from": seed_from,
         "labels": {
             label: values.split(",") for label, values in pairs(labels, "--labels LABEL=VALUE,VALUE").items()
         },

@@ -38,6 +38,7 @@ from hubbub.collect.dashboard import router as dashboard
 from hubbub.collect.describe import add_uploads
 from hubbub.collect.export import parquet_chunks
 from hubbub.collect.found_keys import router as found_keys
+from hubbub.collect.handout import Handout
 from hubbub.collect.ingest import Uploads
 from hubbub.collect.intake import Room
 from hubbub.collect.metrics import MEDIA
@@ -72,12 +73,14 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
         service.metrics,
         app.state.room,
     )
-    route = partial(Uploads, *shared, damaged=service.folder.damaged)
+    more: Any = {"mint": service.mint, "damaged": service.folder.damaged}
+    route = partial(Uploads, *shared, **more)
     for version, name, uploads in (
         ("v1", "reports", route()),
+        ("v1", "nonces", Handout(*shared, **more)),
         ("v1", "shuffled", route(keys=service.keys, named=False)),
         ("v2", "shuffled", route(keys=service.keys)),
-        ("v3", "shuffled", Parts(*shared, keys=service.keys, damaged=service.folder.damaged)),
+        ("v3", "shuffled", Parts(*shared, keys=service.keys, **more)),
     ):
         app.router.routes.append(Route(f"/{version}/tasks/{{task}}/{name}", uploads, methods=["POST"]))
         app.uploads.update({f"/{version}/tasks/{digest}/{name}": uploads for digest in service.by_digest})

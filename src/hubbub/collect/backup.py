@@ -26,6 +26,7 @@ from hubbub.collect.database import (
     log,
     meta,
     parts,
+    quotas,
     rejects,
     segments,
     states,
@@ -46,7 +47,7 @@ from hubbub.protocol.files import STATE
 #: Everything but sessions: whoever was logged in logs in again.
 _TABLES = (
     *(tasks, ids, log, segments, crowds, crowd_periods, unfinished, parts),
-    *(strata, states, history, rejects, tokens),
+    *(strata, states, history, rejects, quotas, tokens),
 )
 #: Columns that a database counts up by itself.
 _COUNTED = ((tasks, "id"), (log, "seq"), (tokens, "id"))

@@ -21,17 +21,19 @@ from hubbub.collect.intake import QUICK, Intake, Room, bearer_in, length_in, nam
 from hubbub.collect.keypair import KeyPair
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.mint import Mint
 from hubbub.collect.problems import Problem, busy, unauthorized
+from hubbub.collect.quotas import Quota
 from hubbub.collect.settings import Settings
 from hubbub.collect.snapshots import period_now
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Grant, Role, Tokens, allows
-from hubbub.collect.writing import Arrival, Collected, Examined, Written, examine
+from hubbub.collect.writing import BAD_NONCE, Arrival, Collected, Examined, Written, examine
 from hubbub.primitives.envelope import EMPTY, unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.delivery import LABELS_HEADER, PERIOD_HEADER
 from hubbub.protocol.files import REPORTS, check_header
-from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, check_sealable, naming_no_key, sealed_width
 from hubbub.protocol.strata import prefix_width, stratum_from, text_of
 from hubbub.protocol.task import Task
 
@@ -43,6 +45,12 @@ _ANYBODY = Grant(0, "upload")
 #: Where a batch says of which stratum it is.
 _TOLD = (LABELS_HEADER.lower().encode(), PERIOD_HEADER.lower().encode())
 _UNOPENED = "sealed for another key or task, or changed on the way"
+_NO_NONCE = (
+    "The id of this batch must be a nonce of this service, for as many reports of this task as it has: their seeds "
+    "follow from it."
+)
+#: Seconds after which whoever has sent too much may try again, since another period may have begun.
+_LATER = "3600"
 
 
 def opened(collected: Collected, body: bytes | memoryview, most: int) -> bytes | memoryview:
@@ -110,6 +118,9 @@ class Upload(NamedTuple):
     #: What the batch says of its stratum.
     labels: str = ""
     period: str = ""
+    #: How many reports it may have, by its length, and what its sender may send in all.
+    reports: int = 1
+    quota: Quota | None = None
 
 
 def sealed_arrival(upload: Upload, found: Examined, check: bytes) -> Arrival:
@@ -126,6 +137,16 @@ def sealed_arrival(upload: Upload, found: Examined, check: bytes) -> Arrival:
     return Arrival(collected, upload.batch, found.payload, check, *about)
 
 
+def too_many(upload: Upload) -> Problem:
+    """More than a token may send in this period; if there is no other, for good."""
+    assert upload.quota is not None
+    most, task = upload.quota.most, upload.collected.task
+    detail = f"A token may send {most:,} reports of this task"
+    if task.period == "once":
+        return Problem(422, "too many reports", f"{detail}, and this one has sent them.")
+    return Problem(429, "busy", f"{detail} in a {task.period}: send this later.", {"Retry-After": _LATER})
+
+
 class Uploads(Intake[Upload]):
     """The route for batches of reports (or shuffled crowds)."""
 
@@ -139,6 +160,7 @@ class Uploads(Intake[Upload]):
         metrics: Metrics,
         room: Room,
         *,
+        mint: Mint,
         keys: KeyRing | None = None,
         named: bool = True,
         damaged: Mapping[str, str] | None = None,
@@ -151,6 +173,7 @@ class Uploads(Intake[Upload]):
         self._tasks = {digest: Collected(task) for digest, task in tasks.items()}
         self._tokens, self._store, self._writer, self._metrics = tokens, store, writer, metrics
         self._keys, self._named, self._damaged = keys, named, {} if damaged is None else damaged
+        self._mint = mint
         self._role: Role = "upload" if keys is None else "shuffler"
         self._one_large = asyncio.Lock()
 
@@ -168,15 +191,20 @@ class Uploads(Intake[Upload]):
             raise Problem(404, "no such task", "No task with this digest is collected here.")
         if collected.name in self._damaged:
             raise busy(503, "This task is damaged and waits for repair: send this batch again later.")
+        if self._keys is not None:
+            check_sealable(collected.task)
         batch_id = named_batch(headers)
         size = length_in(headers)
+        reports = max(1, (size - EMPTY) // collected.width)
         if self._writer.full:
             raise busy(429, "Too many batches are waiting: send this one again in a second.")
         if public and size <= self._largest(collected, token):
-            self._strangers.count(sender, max(1, (size - EMPTY) // collected.width))
-        told = (headers.get(name, b"").decode("latin-1").strip() for name in _TOLD)
-        labels, period = told if self._keys is None else ("", "")
-        return Upload(collected, batch_id, token, size, None, labels, period)
+            self._strangers.count(sender, reports)
+        if self._keys is not None:
+            return Upload(collected, batch_id, token, size)
+        labels, period = (headers.get(name, b"").decode("latin-1").strip() for name in _TOLD)
+        quota = None if public else collected.quota(grant.token, self._settings.reports_per_token)
+        return Upload(collected, batch_id, token, size, None, labels, period, reports, quota)
 
     def submit(self, upload: Upload, body: bytes, done: Callable[[bytes | Exception], None]) -> None:
         if upload.size > self._largest(upload.collected, upload.token):
@@ -224,9 +252,13 @@ class Uploads(Intake[Upload]):
             return problem
 
     def _largest(self, collected: Collected, token: str) -> int:
-        """Bytes of a body at most. Without a token, a batch has no more reports than may come in a minute."""
-        most = self._settings.largest_body
-        return most if token else min(most, EMPTY + self._strangers.most * collected.width)
+        """Bytes of a body at most. A batch has no more reports than its sender may send in a period, or in a minute."""
+        most, reports = self._settings.largest_body, self._settings.reports_per_token
+        if not token:
+            reports = self._strangers.most
+        elif not reports or self._keys is not None:
+            return most
+        return min(most, EMPTY + reports * collected.width)
 
     def _too_large(self, upload: Upload) -> Problem:
         most = self._largest(upload.collected, upload.token)
@@ -274,6 +306,8 @@ class Uploads(Intake[Upload]):
                 "This batch was made so long ago that nobody knows whether it came before: it is not taken."
             )
             raise Problem(409, "too old", detail)
+        if outcome == "too many":
+            raise too_many(upload)
         rejected, again = examined.rejected, outcome == "repeated"
         self._metrics.stored(upload.collected.name, examined.count, rejected, again)
         if examined.key and outcome == "stored":
@@ -308,6 +342,10 @@ class Uploads(Intake[Upload]):
         reports = opened(collected, body, self._settings.most_reports)
         now, place = period_now(collected.task), collected.placed(upload.labels, upload.period)
         arrival = Arrival(collected, upload.batch, reports, check.digest(), now, stratum=place.stratum)
+        if collected.task.seed_from == "device":
+            arrival.quota = upload.quota
+        elif self._mint.reports(collected.digest, upload.batch) != len(reports) // collected.width:
+            arrival.refuse(BAD_NONCE, _NO_NONCE)
         if place.refusal:
             arrival.refuse(place.reason, place.refusal)
         return arrival
@@ -317,7 +355,7 @@ class Uploads(Intake[Upload]):
         if self._keys is None:
             arrival = self._bare(upload, memoryview(body))
             if arrival.examined is None:
-                arrival.examined = examine(collected, arrival.reports)
+                arrival.examined = examine(collected, arrival.reports, batch=arrival.id)
             return arrival
         check = hashlib.blake2b(body, digest_size=16).digest()
         found = examine_sealed(collected, bytes(body), most, self._keys, self._named)

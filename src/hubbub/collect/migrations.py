@@ -220,6 +220,15 @@ STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
         )""",
         _widen_periods,
     ),
+    (
+        """CREATE TABLE quotas (
+            task INTEGER NOT NULL,
+            token BIGINT NOT NULL,
+            period VARCHAR(10) NOT NULL,
+            count BIGINT NOT NULL,
+            PRIMARY KEY (task, token)
+        )""",
+    ),
 )
 
 

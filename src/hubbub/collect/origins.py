@@ -18,7 +18,9 @@ from hubbub.collect.problems import HEADERS, Problem
 from hubbub.protocol.delivery import BATCH_HEADER, LABELS_HEADER, PERIOD_HEADER
 
 #: What pages may ask for, and by which method.
-_OPEN = re.compile(r"(/v1/key|/v1/tasks/[^/]+/device)|(/v1/tasks/[^/]+/reports|/v2/tasks/[^/]+/sealed)")
+_OPEN = re.compile(
+    r"(/v1/key|/v1/tasks/[^/]+/device)|(/v1/tasks/[^/]+/(?:reports|nonces)|/v2/tasks/[^/]+/sealed)"
+)
 #: What pages may say in headers.
 _SAID = ", ".join(("Authorization", "Content-Type", BATCH_HEADER, LABELS_HEADER, PERIOD_HEADER))
 #: Seconds for which a browser need not ask again; none keeps it for longer than two hours.

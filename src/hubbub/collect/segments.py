@@ -46,8 +46,9 @@ _FIRST_DAY = datetime.date(2000, 1, 1)
 Named = tuple[bytes, int, bytes | memoryview]
 
 
-#: What became of a batch: written now, already there, its id is taken by other reports, or so old that nobody knows.
-Outcome = Literal["stored", "repeated", "conflict", "expired"]
+#: What became of a batch: written now, already there, its id is taken by other reports, so old that nobody knows, or
+#: more than its sender may send in this period.
+Outcome = Literal["stored", "repeated", "conflict", "expired", "too many"]
 #: A batch's id as it is kept: number of the task, day if the id begins with one, digest.
 Id = tuple[int, int, bytes]
 

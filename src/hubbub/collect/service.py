@@ -18,6 +18,7 @@ from hubbub.collect.health import Health
 from hubbub.collect.keyring import KeyRing
 from hubbub.collect.lifetimes import check_retention, merge_old
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.mint import Mint
 from hubbub.collect.new_keys import Finder
 from hubbub.collect.noticing import Noticing
 from hubbub.collect.parts import unfinished_crowds
@@ -114,6 +115,7 @@ class Service:
         self.unfinished = unfinished_crowds(store)
         self.promises = Promises(store)
         self.noticing = Noticing(store)
+        self.mint = Mint(store)
         self._closing = False
         self.health = Health(self.workers, self._troubles)
         self._documents: dict[str, bytes] = {}
@@ -180,7 +182,9 @@ class Service:
                 continue  # the folder says so
             except Withheld:
                 if len(task.mechanism.empty(task.keys).to_bytes()) <= _SMALL_STATE:
-                    alike = task.model_copy(update={"minimum_reports": 0, "messages": 0.0})
+                    alike = task.model_copy(
+                        update={"minimum_reports": 0, "messages": 0.0, "seed_from": "device"}
+                    )
                     blank = aggregate(alike, Client(alike).report({}))
                     estimate(alike, blank, [task.keys.example])
         return threading.TIMEOUT_MAX

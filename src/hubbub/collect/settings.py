@@ -32,6 +32,11 @@ class Settings(BaseModel):
     uploads_per_token: int = Field(
         512, gt=0, description="batches of one token that wait, or bodies of it on their way"
     )
+    reports_per_token: int = Field(
+        0,
+        ge=0,
+        description="reports of a task that one token may send in a period (or seeds it may ask for); 0: any number",
+    )
     patience: float = Field(30.0, gt=0, description="seconds that the store may take for a batch, then 503")
     body_grace: float = Field(15.0, gt=0, description="seconds before a body has to keep its pace, then 408")
     slowest_body: int = Field(32 << 10, gt=0, description="bytes that must come in each second after that")

@@ -56,7 +56,7 @@ from hubbub.primitives.errors import Refused
 from hubbub.privacy.people import people_among, reports_of
 from hubbub.protocol.delivery import service_address
 from hubbub.protocol.periods import PERIOD_BYTES, open_periods
-from hubbub.protocol.sealing import KEY_BYTES, refuse_memoized, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, check_sealable, sealed_width
 from hubbub.protocol.strata import item_numbers, label_names, prefix_width
 from hubbub.protocol.task import Task
 
@@ -101,7 +101,7 @@ class Shuffler:
         if crowd < 2:
             raise Refused(f"A crowd has at least 2 reports, not {crowd}.")
         for task in tasks:
-            refuse_memoized(task)
+            check_sealable(task)
         self.rules = {task.digest.hex(): Closing.of(task, closing) for task in tasks}
         #: The stretch of time that each task is in, once somebody has looked.
         self._turns: dict[str, int] = {}

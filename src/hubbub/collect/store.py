@@ -20,6 +20,7 @@ import sqlalchemy as sql
 
 from hubbub.collect.crowds import note_crowds
 from hubbub.collect.database import crowds, history, log, rejects, segments, states, strata, tasks
+from hubbub.collect.quotas import Quota, beyond_quotas
 from hubbub.collect.segments import (
     BODY,
     Id,
@@ -56,6 +57,7 @@ class Batch:
     rejects: Mapping[str, int] = field(default_factory=dict)
     label: str = ""
     stratum: str = ""
+    quota: Quota | None = None
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,12 @@ class Store(Shelves):
             for name, batch in zip(names, group, strict=True):
                 first.setdefault(name, batch)
             expired = {name for name in first if 0 < name[1] < numbers[first[name].task][1]}
-            fresh = self.note_ids(
-                connection, {name: first[name].checksum for name in sorted(first.keys() - expired)}
-            )
+            limited = {name: (first[name].quota, first[name].count) for name in first.keys() - expired}
+            refused = beyond_quotas(self, connection, limited)
+            offered = sorted(limited.keys() - refused)
+            fresh = self.note_ids(connection, {name: first[name].checksum for name in offered})
             known = {name: Known(first[name].checksum[:BODY]) for name in fresh}
-            for name in first.keys() - fresh:
+            for name in first.keys() - fresh - refused:
                 known[name] = Known(None if name in expired else body_of(connection, name))
             self._write_lots(connection, [(name, first[name]) for name in sorted(fresh)])
         self.look()  # before anything of this is acknowledged
@@ -110,6 +113,8 @@ class Store(Shelves):
             if name in fresh:
                 fresh.remove(name)
                 outcomes.append("stored")
+            elif name in refused:
+                outcomes.append("too many")
             else:
                 outcomes.append(known[name].outcome(batch.checksum))
         return outcomes

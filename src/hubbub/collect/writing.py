@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hubbub.collect.quotas import Quota
 from hubbub.collect.segments import Outcome
 from hubbub.collect.store import Batch, Store
 from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.nonces import check_seeds
+from hubbub.protocol.periods import period_of
 from hubbub.protocol.strata import LONGEST, MOST_COMBINATIONS, labels_in, stratum_of, text_of
 from hubbub.protocol.task import Task
 
@@ -30,6 +33,9 @@ _REMEMBERED = 10_000
 #: Why whole batches are refused.
 BAD_LABELS = "labels that are missing, or not in the task's lists"
 BAD_PERIOD = "a period that is none of the task's, or has not begun"
+BAD_NONCE = "a batch id that is no nonce for these reports"
+#: Why single ones are.
+_BAD_SEED = "a seed that does not follow from the nonce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,11 @@ class Collected:
         #: Combinations of labels that are known to have come.
         self.combinations: set[str] = set()
 
+    def quota(self, token: int, most: int) -> Quota | None:
+        """What a token may send of this task now; None where there is no limit."""
+        today = datetime.datetime.now(datetime.UTC).date()
+        return Quota(token, period_of(self.task, today), most) if most else None
+
     def placed(self, labels: str, period: str) -> Placed:
         """The stratum of a batch by what it says of itself, or why there is none."""
         asked = (labels[:LONGEST], period[:LONGEST], datetime.datetime.now(datetime.UTC).date())
@@ -102,6 +113,7 @@ class Arrival:
     crowd: int | None = None
     examined: Examined | None = None
     stratum: str = ""
+    quota: Quota | None = None
 
     def batch(self) -> Batch:
         """As the store takes it."""
@@ -109,7 +121,7 @@ class Arrival:
         assert found is not None
         rejects = found.rejects or {}
         name, check = self.collected.name, self.checksum
-        about = (self.period, self.crowd, rejects, found.label, self.stratum)
+        about = (self.period, self.crowd, rejects, found.label, self.stratum, self.quota)
         return Batch(name, self.id, found.count, found.payload, check, *about)
 
     def refuse(self, reason: str, refusal: str) -> None:
@@ -130,21 +142,31 @@ def bad_reports(collected: Collected, packed: Bytes) -> tuple[Int64s, Int64s]:
 
 
 def examine(
-    collected: Collected, reports: bytes | memoryview, unopened: Mapping[int, str] | None = None
+    collected: Collected,
+    reports: bytes | memoryview,
+    unopened: Mapping[int, str] | None = None,
+    batch: str = "",
 ) -> Examined:
-    """Separate good reports from bad ones. `unopened` are places of what was sent that are not among the reports."""
+    """Separate good reports from bad ones. `unopened` are places of what was sent that are not among the reports.
+
+    Where seeds come from here, those of a batch follow from its id.
+    """
     packed = np.frombuffer(reports, dtype=np.uint8).reshape(-1, collected.width)
     bad, codes = bad_reports(collected, packed)
-    if not len(bad) and not unopened:
+    reasons = {}
+    if collected.task.seed_from == "server":
+        wrong = check_seeds(collected.task, batch, collected.layout.unpack_each(packed)[0])
+        reasons = dict.fromkeys(wrong.tolist(), _BAD_SEED)
+    for place, code in zip(bad, codes, strict=True):
+        reasons[int(place)] = collected.layout.reason(int(code))
+    if not reasons and not unopened:
         return Examined(reports, len(packed))
     missing = unopened or {}
     sent = np.delete(np.arange(len(packed) + len(missing)), list(missing))
-    found = {
-        int(sent[place]): collected.layout.reason(int(code)) for place, code in zip(bad, codes, strict=True)
-    }
+    found = {int(sent[place]): reason for place, reason in reasons.items()}
     found.update(missing)
     listed = [{"index": index, "reason": found[index]} for index in sorted(found)[:_LISTED]]
-    good = np.delete(packed, bad, axis=0)
+    good = np.delete(packed, list(reasons), axis=0)
     return Examined(good.tobytes(), len(good), listed, dict(Counter(found.values())))
 
 
@@ -159,8 +181,8 @@ def examine_together(arrivals: Sequence[Arrival]) -> None:
         packed = np.frombuffer(b"".join([arrival.reports for arrival in mine]), dtype=np.uint8)
         bad, _ = bad_reports(collected, packed.reshape(-1, collected.width))
         for arrival in mine:
-            if len(bad):
-                arrival.examined = examine(collected, arrival.reports)
+            if len(bad) or collected.task.seed_from == "server":
+                arrival.examined = examine(collected, arrival.reports, batch=arrival.id)
             else:
                 arrival.examined = Examined(arrival.reports, len(arrival.reports) // collected.width)
 

@@ -24,6 +24,7 @@ from hubbub.primitives.coins import Coins, SecretCoins, SeedSource, SystemSeeds
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.kernel import BULK
 from hubbub.primitives.samplers import poisson
+from hubbub.protocol.nonces import NonceSeeds
 from hubbub.protocol.task import Task
 
 #: Records that are worked on at a time, and of wide reports no more than have this many numbers.
@@ -41,21 +42,32 @@ class Client:
         self.task = task
         self.summary = Summary()
 
-    def report(self, record: Record) -> bytes:
-        """One private report of a record: a map key -> value, or a collection of keys."""
+    def report(self, record: Record, nonce: str = "") -> bytes:
+        """One private report of a record: a map key -> value, or a collection of keys.
+
+        With `nonce` if the task says that seeds come from the collector (`hubbub.protocol.nonces`).
+        """
         if self.task.messages:
             raise Refused(
                 "This task asks for several messages, each sealed on its own: call reports(record)."
             )
-        return self._made(record).tobytes()
+        if bool(nonce) != (self.task.seed_from == "server"):
+            raise Refused(
+                f"A nonce is for tasks whose seeds come from the collector, which {self.task.name!r} is not."
+                if nonce
+                else "Seeds of this task come from the collector: report with an Uploader, or with a nonce of its."
+            )
+        return self._made(record, NonceSeeds(nonce) if nonce else SystemSeeds()).tobytes()
 
     def reports(self, record: Record) -> list[bytes]:
         """All reports of a record: one, or as many messages as were drawn for a task with several, perhaps none."""
-        return [row.tobytes() for row in self._made(record)]
+        if not self.task.messages:
+            return [self.report(record)]
+        return [row.tobytes() for row in self._made(record, SystemSeeds())]
 
-    def _made(self, record: Record) -> NDArray[np.uint8]:
+    def _made(self, record: Record, seeds: SeedSource) -> NDArray[np.uint8]:
         entries, tidied = encode_record(self.task, record)
-        packed, sampled = privatize(self.task, entries, SecretCoins(), SystemSeeds())
+        packed, sampled = privatize(self.task, entries, SecretCoins(), seeds)
         self.summary += tidied + sampled
         return packed
 

@@ -47,7 +47,7 @@ from hubbub.primitives.coins import SecretCoins
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.periods import period_of, takes_part
-from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, refuse_memoized, seal, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, check_sealable, naming_no_key, seal, sealed_width
 from hubbub.protocol.strata import labels_from
 from hubbub.protocol.task import Task
 
@@ -88,12 +88,18 @@ class Ledger:
         except BudgetSpent as spent:
             return self._again(task, day, True, spent)
 
-    def fresh(self, task: Task, record: Record, day: datetime.date | None = None) -> bytes:
+    def fresh(self, task: Task, record: Record, day: datetime.date | None = None, nonce: str = "") -> bytes:
         """A new report, or `BudgetSpent` if this period's budget or the owner's is gone.
 
-        Of a task that memoizes: what is to be sent in this period, perhaps a report of an earlier one.
+        Of a task that memoizes: what is to be sent in this period, perhaps a report of an earlier one. Of a task whose
+        seeds come from the collector: with the `nonce` that it handed out.
         """
-        return self._make(task, record, day or datetime.date.today(), None)
+        return self._make(task, record, day or datetime.date.today(), None, nonce=nonce)
+
+    def check(self, task: Task, day: datetime.date | None = None) -> None:
+        """`BudgetSpent` if `fresh` would say so on this day: whatever the record is, which is not looked at."""
+        with self._locked():
+            self._check(self._read(task), task, day or datetime.date.today())
 
     def limit(self, budget: Budget | None, day: datetime.date | None = None) -> None:
         """Set the owner's budget over all tasks, or lift it. What was made before counts, too."""
@@ -119,29 +125,14 @@ class Ledger:
         day: datetime.date,
         public_key: bytes | None,
         labels: tuple[str, ...] = (),
+        nonce: str = "",
     ) -> bytes:
         if public_key is not None:
-            refuse_memoized(task)
+            check_sealable(task)
         with self._locked():
             book, period = self._read(task), period_of(task, day)
-            known = book.accounts.get(task.digest.hex())
-            learned = known is not None and known.facts is None
-            account = book.account(task)
-            made = account.periods.setdefault(period, [])
-            if book.settle(day) or learned:  # also if nothing is made: it would keep other tasks silent
-                self._write(book)
-            if len(made) >= task.reports_per_period:
-                raise BudgetSpent(
-                    f"The budget of task {task.name!r} for period {period} is spent "
-                    f"({len(made)} of {task.reports_per_period} reports made); replay the last report instead."
-                )
-            if not takes_part(task, self._turn(book, task), day):
-                raise BudgetSpent(
-                    f"The device is silent: in task {task.name!r} it takes part in one of {task.rotation} periods, and "
-                    f"{period} is not its turn."
-                )
-            self._check_budget(book, task, day)
-            again = False
+            made = self._check(book, task, day)
+            account, again = book.account(task), False
             if task.memoize != "off":
                 account.memo = account.memo or Memo()
                 last = [each.payload for each in account][-1:]
@@ -151,7 +142,7 @@ class Ledger:
                     raise Refused(
                         "A task with several messages is for a shuffler: without one, their epsilons add up."
                     )
-                payload = Client(task).report(record)
+                payload = Client(task).report(record, nonce)
             else:
                 payload = b"".join(
                     seal(each, public_key, task, period, labels) for each in Client(task).reports(record)
@@ -159,6 +150,27 @@ class Ledger:
             made.append(Made(payload, public_key is not None, day if book.trusted(day) else None, again))
             self._write(book)
         return payload
+
+    def _check(self, book: Book, task: Task, day: datetime.date) -> list[Made]:
+        """What was made in this period; `BudgetSpent` if there must not be more. The record is no argument."""
+        period = period_of(task, day)
+        known = book.accounts.get(task.digest.hex())
+        learned = known is not None and known.facts is None
+        made = book.account(task).periods.setdefault(period, [])
+        if book.settle(day) or learned:  # also if nothing is made: it would keep other tasks silent
+            self._write(book)
+        if len(made) >= task.reports_per_period:
+            raise BudgetSpent(
+                f"The budget of task {task.name!r} for period {period} is spent "
+                f"({len(made)} of {task.reports_per_period} reports made); replay the last report instead."
+            )
+        if not takes_part(task, self._turn(book, task), day):
+            raise BudgetSpent(
+                f"The device is silent: in task {task.name!r} it takes part in one of {task.rotation} periods, and "
+                f"{period} is not its turn."
+            )
+        self._check_budget(book, task, day)
+        return made
 
     def _turn(self, book: Book, task: Task) -> int:
         """Which of the periods is this device's; drawn the first time, and on disk before anybody can see it."""

@@ -65,10 +65,10 @@ class Spool:
             if self._size() >= most:
                 self._finish()
 
-    def take_whole(self, reports: bytes) -> None:
-        """Keep reports as a batch of their own: after a crash all of them are there, or none."""
+    def take_whole(self, reports: bytes, name: str = "", mark: str = "") -> None:
+        """Keep reports as a batch of their own, with this id: after a crash all of them are there, or none."""
         with self._files:
-            name = _new_name()
+            name = _marked(name or _new_name(), mark)
             write_atomic(self._batch(name), reports, private=True)
             self.untold.add(name)
 

@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING
 from hubbub.device.spool import Spool, clock_is_set, parts_of
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import BudgetSpent, Refused
-from hubbub.protocol.delivery import Answer, connect, post, service_address
+from hubbub.protocol.delivery import Answer, ask_nonce, connect, post, service_address
+from hubbub.protocol.nonces import refuse_tables
 from hubbub.protocol.periods import period_of
-from hubbub.protocol.sealing import KEY_BYTES, naming_no_key, refuse_memoized, sealed_width
+from hubbub.protocol.sealing import KEY_BYTES, check_sealable, naming_no_key, sealed_width
 from hubbub.protocol.strata import Stratum, combination, labels_from, number_of, stratum_in, text_of
 from hubbub.protocol.task import Task
 
@@ -87,7 +88,7 @@ class Uploader:
                 "A task with several messages is for a shuffler: give its address and the collector's key, sealed_for."
             )
         if sealed_for is not None:
-            refuse_memoized(task)
+            check_sealable(task)
         self._address, self._timeout = service_address(url), timeout
         self._task, self._token = task, token
         self._batch, self._linger = batch, linger
@@ -142,18 +143,27 @@ class Uploader:
         if self._sealed_for is None:
             shown = day or datetime.date.today()
             try:
-                made = ledger.fresh(self._task, record, shown)
+                nonce = self._nonce(ledger, shown)
+                made = ledger.fresh(self._task, record, shown, nonce)
             except BudgetSpent:
                 ledger.report(self._task, record, shown)  # refused if the budget went to a shuffler
             else:
-                self._take(made, self._mark(shown if day or clock_is_set() else None))
+                self._take(made, self._mark(shown if day or clock_is_set() else None), nonce)
         else:
             sealed = ledger.sealed(self._task, record, self._sealed_for, day, self._labels)
             if sealed:  # several messages may be none
                 self._take(sealed)
 
+    def _nonce(self, ledger: Ledger, day: datetime.date) -> str:
+        """Where seeds come from the collector: ask for them, if there is to be a report at all."""
+        if self._task.seed_from == "device":
+            return ""
+        ledger.check(self._task, day)
+        return ask_nonce(self._address, self._task.digest.hex(), self._token, self._timeout)
+
     def add(self, reports: bytes) -> None:
         """Take one report of today's period, or several one after another; they are on disk when this returns."""
+        refuse_tables(self._task)
         if self._sealed_for is not None:
             raise Refused(
                 "Reports for a shuffler are sealed once, by the ledger that makes them: call report(ledger, record), "
@@ -192,11 +202,10 @@ class Uploader:
         labels = combination(self._task, int(number, 16)) if _NUMBER.fullmatch(number) else ()
         return stratum_in(self._task, text_of(self._task, Stratum(labels, period)))
 
-    def _take(self, reports: bytes, mark: str = "") -> None:
-        if (
-            self._task.messages
-        ):  # those of a device travel together, whatever happens: no crowd gets half of them
-            self._spool.take_whole(reports)
+    def _take(self, reports: bytes, mark: str = "", nonce: str = "") -> None:
+        # The messages of a device travel together, whatever happens: no crowd gets half of them. A nonce is a batch's.
+        if self._task.messages or nonce:
+            self._spool.take_whole(reports, nonce, mark)
         else:
             self._spool.take(reports, self._batch, mark)
         self._wake.set()

@@ -36,6 +36,7 @@ from hubbub.engines.executors import Batches, Key, folding, keep, load, merging,
 from hubbub.model.record import Summary
 from hubbub.model.state import State
 from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.nonces import refuse_tables
 from hubbub.protocol.strata import Stratum, check_number, stratum_in
 from hubbub.protocol.task import Task
 from hubbub.tables.records import Table, encode_table
@@ -202,6 +203,7 @@ def privatize(
     guarantee is for one. If an executor is lost with them, reading them fails rather than drawing anew; so write them
     to where they belong first of all. Of a key that a user has twice one row counts, whichever comes last.
     """
+    refuse_tables(task)
     functions = optional("pyspark.sql.functions", "spark")
     ship(df.sparkSession)
     for name in (user, key, *([value] if value else [])):

@@ -36,7 +36,7 @@ from hubbub.privacy.shuffle import (
     response_weights,
 )
 from hubbub.protocol.periods import PERIOD_BYTES
-from hubbub.protocol.sealing import refuse_memoized
+from hubbub.protocol.sealing import check_sealable
 from hubbub.protocol.task import Task
 
 Method = Literal["loss", "advanced", "basic"]
@@ -164,7 +164,7 @@ class Round:
     @classmethod
     def of(cls, task: Task, reports: int) -> Round:
         """One period of a task with this many reports; refused where no bound applies."""
-        refuse_memoized(task)
+        check_sealable(task)
         if task.messages:
             raise Refused(
                 "A ledger of rounds is for one report per person or a fixed number; this task sends a random number of "

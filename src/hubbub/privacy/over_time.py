@@ -23,7 +23,7 @@ from hubbub.privacy.compose import Method, compose
 from hubbub.privacy.messages import PoissonCrowd, messages_guarantee, poisson_crowd
 from hubbub.privacy.shuffle import Crowd, crowd_of, shuffled_guarantee
 from hubbub.protocol.periods import CHANGES_SHOW
-from hubbub.protocol.sealing import refuse_memoized
+from hubbub.protocol.sealing import check_sealable
 from hubbub.protocol.task import Task
 
 #: The delta of shuffled guarantees, unless somebody asks for another.
@@ -101,7 +101,7 @@ def _distinct(task: Task, reports: int) -> int:
 
 def crowd_in(task: Task, people: int) -> Crowd | PoissonCrowd:
     """A crowd of a task, of so many people; without several messages, of so many reports."""
-    refuse_memoized(task)
+    check_sealable(task)
     mean = task.mean_messages
     if mean is None:
         return crowd_of(task.mechanism, people, task.reports_per_period)
@@ -110,7 +110,7 @@ def crowd_in(task: Task, people: int) -> Crowd | PoissonCrowd:
 
 def round_guarantee(task: Task, people: int, delta: float = DELTA) -> Guarantee:
     """What is promised about all that one person says in a period, in a crowd of so many."""
-    refuse_memoized(task)
+    check_sealable(task)
     mean = task.mean_messages
     if mean is None:
         return shuffled_guarantee(task.mechanism, people, delta, task.reports_per_period)

@@ -17,9 +17,10 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Literal, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -33,6 +34,8 @@ BATCH_HEADER = "Hubbub-Batch"
 _BATCH_ID = re.compile("[A-Za-z0-9_-]{1,64}")
 #: The headers that say which stratum a batch of bare reports belongs to: `country=de,version=2` and `2026-W46`.
 LABELS_HEADER, PERIOD_HEADER = "Hubbub-Labels", "Hubbub-Period"
+#: The header that says for how many reports a nonce is asked for; one if it is not there.
+REPORTS_HEADER = "Hubbub-Reports"
 #: The header that says which part of a crowd a body is: its number (the first is 1), how many, and items of them all.
 PART_HEADER = "Hubbub-Part"
 _PART = re.compile("([1-9][0-9]{0,5})/([1-9][0-9]{0,5})/([1-9][0-9]{0,11})")
@@ -89,24 +92,60 @@ def post(
     `labels` and `period` say which stratum it belongs to (`hubbub.protocol.strata`).
     The answer has to be there within the connection's timeout, in whole.
     """
-    optional = {PART_HEADER: part, LABELS_HEADER: labels, PERIOD_HEADER: period}
+    told = {PART_HEADER: part, LABELS_HEADER: labels, PERIOD_HEADER: period}
+    response, said = _exchange(connection, address, route, body, token, batch, told)
+    verdict = judge(response.status, response.getheader("Content-Type", ""), said, batch)
+    wish = response.getheader("Retry-After", "")
+    wait = min(float(wish), _LONGEST_WISH) if wish.isdecimal() else 0.0  # a date counts as no wish
+    answer = Answer(verdict, response.status, _quoted(response, said), wait)
+    return answer, response.isclosed() and not response.will_close
+
+
+def ask_nonce(address: SplitResult, task: str, token: str, timeout: float) -> str:
+    """A nonce for one report of the task with this digest; `Refused` if the collector does not hand one out now."""
+    asked, connection = secrets.token_hex(16), connect(address, timeout)
+    try:
+        response, said = _exchange(connection, address, f"/v1/tasks/{task}/nonces", b"", token, asked, {})
+        reason = f"it answered {_quoted(response, said)}"
+        answer = json.loads(said) if response.status == 200 else None
+    except (OSError, ValueError, RecursionError, http.client.HTTPException) as problem:
+        answer, reason = None, str(problem) or type(problem).__name__
+    finally:
+        connection.close()
+    # As with batches, only who repeats what was asked is the collector.
+    nonce = answer.get("nonce") if isinstance(answer, dict) and answer.get("batch") == asked else None
+    if not isinstance(nonce, str) or not batch_named(nonce):
+        raise Refused(
+            f"Seeds of this task come from the collector, which handed out none ({reason}): report again later."
+        )
+    return nonce
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    address: SplitResult,
+    route: str,
+    body: bytes,
+    token: str,
+    batch: str,
+    told: Mapping[str, str],
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """Send a body, with what is told beside it; the answer, empty if not all of it came."""
     headers = {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/octet-stream",
         BATCH_HEADER: batch,
-        **{name: value for name, value in optional.items() if value},
+        **{name: value for name, value in told.items() if value},
     }
     connection.request("POST", f"{address.path.rstrip('/')}{route}", body, headers)
     with in_time(connection):
         response = connection.getresponse()
         said = response.read(_LONGEST_ANSWER)
-    if response.length:  # more was promised than came
-        said = b""
-    verdict = judge(response.status, response.getheader("Content-Type", ""), said, batch)
-    words = f"{response.status}: {said[:_LONGEST_QUOTE].decode('utf-8', 'replace')}"
-    wish = response.getheader("Retry-After", "")
-    wait = min(float(wish), _LONGEST_WISH) if wish.isdecimal() else 0.0  # a date counts as no wish
-    return Answer(verdict, response.status, words, wait), response.isclosed() and not response.will_close
+    return response, b"" if response.length else said
+
+
+def _quoted(response: http.client.HTTPResponse, said: bytes) -> str:
+    return f"{response.status}: {said[:_LONGEST_QUOTE].decode('utf-8', 'replace')}"
 
 
 @contextmanager

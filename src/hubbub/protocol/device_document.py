@@ -16,8 +16,8 @@ from typing import Any
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 
-#: What the document says that it is; the second if the task has rules for several periods, which devices that know the
-#: first alone would not keep.
+#: What the document says that it is; the second if the task has rules that devices which know the first alone would not
+#: keep: turns, memos, or seeds from the collector.
 FORMATS = ("hubbub device task 1", "hubbub device task 2")
 #: Mechanisms whose randomizers `docs/protocol.md` describes.
 OFFERED = (
@@ -47,7 +47,7 @@ def device_document(task: Task) -> bytes:
     _, shape = mechanism.kernel_and_shape()  # type: ignore[attr-defined]
     scale, promise = task.scale, task.guarantee
     document = {
-        "format": FORMATS[task.rotation > 1 or task.memoize != "off"],
+        "format": FORMATS[task.rotation > 1 or task.memoize != "off" or task.seed_from != "device"],
         "digest": task.digest.hex(),
         "name": task.name,
         "period": task.period,

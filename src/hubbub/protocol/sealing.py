@@ -55,7 +55,7 @@ def seal(
     Not for tasks that memoize: sealed anew or not, the collector would find the same bytes in crowd after crowd, and
     know that they are of one person.
     """
-    refuse_memoized(task)
+    check_sealable(task)
     if len(report) != task.mechanism.layout.width:
         raise Refused(
             f"One report of {task.mechanism.layout.width} bytes is sealed at a time, not {len(report)} bytes."
@@ -70,8 +70,13 @@ def seal(
         raise Refused("This is not a collector's public key; ask the collector for it again.") from None
 
 
-def refuse_memoized(task: Task) -> None:
-    """A shuffler and reports that are sent again in later periods exclude each other."""
+def check_sealable(task: Task) -> None:
+    """Refuse a task that is not for a shuffler, because its reports can be told apart however they are mixed."""
+    if task.seed_from == "server":
+        raise Refused(
+            f"The collector hands out the seeds of task {task.name!r}, and knows reports by them, shuffled or not. "
+            "It is for a collector without a shuffler."
+        )
     if task.memoize != "off":
         raise Refused(
             f"Task {task.name!r} memoizes: its reports are sent again in later periods, and the same bytes in several "

@@ -40,7 +40,10 @@ from hubbub.primitives.markup import facts, paragraph, whole
 from hubbub.primitives.samplers import exact_messages
 
 #: Rules that the first published task files did not have.
-_LATER_RULES = ("precision", "keep_reports", "messages", "rotation", "memoize", "memoize_cap", "labels")
+_LATER_RULES = (
+    *("precision", "keep_reports", "messages", "rotation"),
+    *("memoize", "memoize_cap", "labels", "seed_from"),
+)
 
 #: What labels and their values may be: they travel in headers, file names and tables.
 _LABEL, _VALUE = re.compile("[a-z][a-z0-9_]{0,31}"), re.compile("[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
@@ -98,6 +101,9 @@ class Task(BaseModel):
     )
     labels: dict[str, tuple[str, ...]] = Field(
         default={}, description="what is public about whoever reports, by name, each with all its values"
+    )
+    seed_from: Literal["device", "server"] = Field(
+        default="device", description="server: public seeds follow from what the collector hands out"
     )
     keys: Keys
     mechanism: SerializeAsAny[Mechanism]
@@ -177,6 +183,7 @@ class Task(BaseModel):
         if self.rotation > 1 and self.period == "once":
             raise ValueError("rotation is over periods: set period to day, week or month")
         self._check_memoize()
+        self._check_seeds()
         whole = self.mechanism.limits_entries and self.mechanism.guarantee().unit == "record"
         if self.keys.count_lengths and not whole:
             raise ValueError(
@@ -209,6 +216,23 @@ class Task(BaseModel):
         if self.reports_per_period > 1:
             raise ValueError(
                 "with memoize, a second report in a period would be the first one again; reports_per_period must be 1"
+            )
+
+    def _check_seeds(self) -> None:
+        """What does not go together with seeds that the collector hands out (`hubbub.protocol.nonces`)."""
+        if self.seed_from == "device":
+            return
+        if self.mechanism.layout.fields[0].limit == 1:
+            raise ValueError(
+                f"seed_from is for reports with a public seed; those of {self.mechanism.name} have none"
+            )
+        if self.mechanism.guarantee().delta:
+            raise ValueError(
+                "with a delta, what is promised needs seeds that nobody chooses: seed_from must be device"
+            )
+        if self.messages or self.memoize != "off":
+            raise ValueError(
+                "seeds are handed out for one batch of fresh reports, without messages and memoize"
             )
 
     @cached_property

@@ -61,7 +61,18 @@ def influence_words(task: Task) -> str:
     return (
         f"Anybody can send a report that no record stands behind. One among n reports moves the {what} of a key by at "
         f"most {reach:.3g} / n, and if 1% of all reports are forged, by at most {reach / 100:.3g}, whatever they say."
+        f"{_several_words(task)}"
     )
+
+
+def _several_words(task: Task) -> str:
+    """To how many keys a report can do that, if it is more than one."""
+    several = min(task.mechanism.keys_at_once, task.keys.count)
+    if several < 2:
+        return ""
+    if task.seed_from == "server":
+        return " Forgers cannot choose the seeds of reports, so other keys move with it by chance alone."
+    return f" Forgers choose the seeds of reports, so each can do that to {several:,.0f} keys of their choice at once."
 
 
 def without(task: Task, moments: Moments, heard: int, forgers: int) -> Iterator[Moments]:

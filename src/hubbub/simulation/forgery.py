@@ -6,7 +6,8 @@ Three attacks, from the bluntest to the strongest:
 - input: what an honest device sends that holds the target keys, with the values that the forger likes;
 - maximal: the report that moves the estimates of the target keys most. Where a report has a public seed, a forger looks
   for seeds under which one report speaks for as many of the targets as possible (Cao, Jia and Gong's maximal gain
-  attack), and sends only these. What a report says of other keys is what an empty record would have said.
+  attack), and sends only these. What a report says of other keys is what an empty record would have said. Where seeds
+  come from the collector (`seed_from = "server"`), he takes those that he gets.
 """
 
 from __future__ import annotations
@@ -110,14 +111,14 @@ def _honest(task: Task, entries: Entries, seed: int) -> Bytes:
 def _maximal(task: Task, ids: UInt64s, count: int, seed: int, weights: Floats) -> Bytes:
     """The loudest reports of the best seeds that were tried, as different ones as there are."""
     mechanism, layout = task.mechanism, task.mechanism.layout
-    spread = layout.fields[0].limit
+    spread = 1 if task.seed_from == "server" else layout.fields[0].limit
     tried = count
     if spread > 1:
         room = _MOST_NUMBERS // (len(ids) * getattr(mechanism, "buckets", 1) * len(layout.fields))
         tried = max(count, min(_TRIED, spread, room))
     nobody = Entries(ids[:0], np.zeros(0, dtype=np.int64), np.zeros(tried + 1, dtype=np.int64))
     quiet = layout.unpack(_honest(task, nobody, seed))
-    if spread == tried:
+    if 1 < spread == tried:
         quiet[:, 0] = np.arange(spread, dtype=np.uint64)
     loud = mechanism.louder(task.keys, quiet, ids, weights)
     if spread > 1:
