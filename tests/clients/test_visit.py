@@ -112,7 +112,9 @@ def test_a_visitor_reports_once_a_week_and_sees_the_bytes(demo: Demo) -> None:
 def test_a_visitor_who_comes_back_next_week_may_report_again(demo: Demo) -> None:
     """To look at the page spends nothing: the next week's report is the visitor's to make."""
     page, now = demo.page, datetime.datetime.now()
-    page.clock.set_fixed_time(now - datetime.timedelta(days=7))  # a week that has begun, by the collector's clock
+    page.clock.set_fixed_time(
+        now - datetime.timedelta(days=7)
+    )  # a week that has begun, by the collector's clock
     page.reload()
     page.click("#report")
     demo.says("#outcome", "Sent, and acknowledged")

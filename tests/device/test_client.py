@@ -67,7 +67,11 @@ def test_what_is_no_record_is_refused_and_changes_nothing(record: Any, make_task
 
 def test_nobody_can_hand_coins_to_a_client(make_task: Any) -> None:
     assert list(inspect.signature(Client).parameters) == ["task"]
-    assert list(inspect.signature(Client.report).parameters) == ["self", "record"]
+    assert list(inspect.signature(Client.report).parameters) == [
+        "self",
+        "record",
+        "nonce",
+    ]  # public seeds follow from it
     with pytest.raises(TypeError):
         Client(make_task(), InsecureCoins(1))  # type: ignore[call-arg]
 

@@ -25,6 +25,24 @@ _PART = {
     "description": "Number of the part, the first being 1, how many parts there are, and items in all of them.",
     "schema": {"type": "string", "pattern": "^[0-9]{1,6}/[0-9]{1,6}/[0-9]{1,12}$"},
 }
+_LABELS = {
+    "name": "Hubbub-Labels",
+    "in": "header",
+    "description": "The labels of all reports in the batch, as country=de,version=2, if the task has some.",
+    "schema": {"type": "string", "maxLength": 1000},
+}
+_PERIOD = {
+    "name": "Hubbub-Period",
+    "in": "header",
+    "description": "The period that the reports were made in, as 2026-W46; left out: the one of today.",
+    "schema": {"type": "string", "maxLength": 20},
+}
+_REPORTS = {
+    "name": "Hubbub-Reports",
+    "in": "header",
+    "description": "How many reports the nonce is for; left out: one.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": 1000},
+}
 _COUNT = {"type": "integer", "minimum": 0}
 _ANSWER = {
     "type": "object",
@@ -43,6 +61,11 @@ _ANSWER = {
             },
         },
     },
+}
+_HANDED_OUT = {
+    "type": "object",
+    "required": ["batch", "nonce", "reports"],
+    "properties": {"batch": {"type": "string"}, "nonce": {"type": "string"}, "reports": _COUNT},
 }
 _PROBLEM = {
     "type": "object",
@@ -83,35 +106,37 @@ def add_uploads(schema: dict[str, Any]) -> dict[str, Any]:
                 operation["responses"].update(_problems(_READING))
             elif path == "/readyz":
                 operation["responses"].update(_problems(("503",)))
-    for version, name, words in (
-        ("v1", "reports", "A batch of reports."),
+    for version, name, words, *headers in (
+        ("v1", "reports", "A batch of reports.", _LABELS, _PERIOD),
         ("v1", "shuffled", "A shuffled crowd of sealed reports from the time before they named their key."),
         ("v2", "shuffled", "A shuffled crowd of sealed reports."),
         (
             "v3",
             "shuffled",
             "A part of a shuffled crowd of sealed reports; it counts when all parts are there.",
+            _PART,
         ),
     ):
-        schema["paths"][f"/{version}/tasks/{{task}}/{name}"] = {
-            "post": _operation(f"{name}_{version}", words, _PART if version == "v3" else None)
-        }
+        sent = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+        made = _operation(f"upload_{name}_{version}", words, headers, "The batch is on disk.", _ANSWER)
+        made["requestBody"] = {"required": True, "content": sent}
+        schema["paths"][f"/{version}/tasks/{{task}}/{name}"] = {"post": made}
+    words = "A nonce, for tasks whose seeds come from here: the id of the next batch."
+    asked = _operation("ask_nonce", words, [_REPORTS], "The nonce.", _HANDED_OUT)
+    schema["paths"]["/v1/tasks/{task}/nonces"] = {"post": asked}
     return schema
 
 
-def _operation(name: str, words: str, more: dict[str, Any] | None) -> dict[str, Any]:
-    body = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+def _operation(
+    name: str, words: str, headers: list[Any], done: str, answer: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "summary": words,
-        "operationId": f"upload_{name}",
+        "operationId": name,
         "security": [{"bearer": []}],
-        "parameters": [_TASK, _BATCH, *([more] if more else [])],
-        "requestBody": {"required": True, "content": body},
+        "parameters": [_TASK, _BATCH, *headers],
         "responses": {
-            "200": {
-                "description": "The batch is on disk.",
-                "content": {"application/json": {"schema": _ANSWER}},
-            },
+            "200": {"description": done, "content": {"application/json": {"schema": answer}}},
             **_problems(tuple(_STATUSES)),
         },
     }
