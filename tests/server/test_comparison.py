@@ -205,3 +205,59 @@ def test_a_handful_of_reports_says_what_it_cannot_see() -> None:
     assert math.isfinite(found.floor)
     assert (found.low <= found.difference).all()
     assert (found.difference <= found.high).all()
+
+
+def one_key_each(people: int, keys: int) -> Entries:
+    """Three in ten hold key 0, two in ten key 1, the others key 2: the same shares whatever the number."""
+    ids = np.repeat([0, 1, 2], [3 * people // 10, 2 * people // 10, people - 5 * people // 10])
+    return Entries(
+        ids.astype(np.uint64), np.full(people, GRID, dtype=np.int64), np.arange(people + 1, dtype=np.int64)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "epsilon", "sizes"),
+    [
+        ("hadamard", 4.0, (100, 1000)),
+        ("hadamard", 2.0, (100, 2000)),
+        ("compressive", 4.0, (200, 4000)),
+        ("sparse_sum", 4.0, (100, 1000)),
+        ("sparse_sum", 4.0, (20, 400)),
+        ("local_hashing", 4.0, (60, 1500)),
+    ],
+)
+def test_groups_that_are_alike_do_not_differ(name: str, epsilon: float, sizes: tuple[int, int]) -> None:
+    """Whatever the mechanism, and however unequal the groups: in 40 collections from groups with equal shares, one in
+    twenty may show a difference. (False alarms: 13 or more have probability 4e-8.)
+    """
+    task = task_for(make_mechanism(name, epsilon=epsilon, max_entries=1), 32)
+    crowds = [one_key_each(size, 32) for size in sizes]
+    states = zip(*(repeated_states(task, each, 40, 5 + n) for n, each in enumerate(crowds)), strict=True)
+    different = sum(bool(compare((task, one), (task, two)).count) for one, two in states)
+    assert different < 13
+
+
+def test_turns_are_of_different_people() -> None:
+    """Where devices take turns, two weeks are of different people, and differ by that, too.
+
+    20,000 people who never change, epsilon 8, four turns; in 40 pairs of weeks, one in twenty may show a difference
+    (13 or more: 4e-8). Without what drawing people adds, most of them do.
+    """
+    held = {"name": "freq_est", "epsilon": 8.0, "max_entries": 1, "size": 16}
+    keys = {"kind": "closed", "size": 16, "salt": "00" * 16}
+    plain = Task.parse({"name": "turns", "period": "week", "keys": keys, "mechanism": held})
+    turns = plain.model_copy(update={"rotation": 4})
+    rng = np.random.default_rng(8)
+    ids = rng.choice(16, 20_000, p=np.full(16, 1 / 16)).astype(np.uint64)
+    found = {1: 0, 4: 0}
+    for run in range(40):
+        order = rng.permutation(20_000)
+        weeks = []
+        for week in range(2):
+            mine = ids[order[5000 * week : 5000 * (week + 1)]]
+            people = Entries(mine, np.full(5000, GRID, dtype=np.int64), np.arange(5001, dtype=np.int64))
+            weeks.append(next(iter(repeated_states(plain, people, 1, 100 + 2 * run + week))))
+        for task in (plain, turns):
+            found[task.rotation] += bool(compare((task, weeks[0]), (task, weeks[1])).count)
+    assert found[4] < 13
+    assert found[1] > 20

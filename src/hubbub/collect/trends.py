@@ -177,8 +177,8 @@ def _trend(
         """With the interval of a single point, and with one that holds for all that is shown together."""
         state, strict = service.sums.of(task, shelves[name]), 1 - (1 - level) / pairs
         return (
-            estimate(task, state, keys, quantity, level),
-            estimate(task, state, keys, quantity, strict, simultaneous=True),
+            estimate(task, state, keys, quantity, level, refine="none"),
+            estimate(task, state, keys, quantity, strict, simultaneous=True, refine="none"),
         )
 
     points: dict[str, tuple[Estimate, Estimate]] = {}

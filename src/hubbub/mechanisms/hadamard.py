@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Mechanism, Moments, Quantity
@@ -216,10 +217,15 @@ class HadamardResponse(Mechanism):
         n = max(state.count, 1)
         counts = state.totals.reshape(self.blocks, self.block_size)
         block, row = self._place(keys, ids)
-        frequency = transform_rows(counts)[block, row] / (n * self.gain)
-        seen = counts.sum(axis=1)[block] / n
-        share = np.clip(frequency, 0, 1)
-        return Moments(frequency, (seen - self.gain**2 * share) / (n * self.gain**2))
+        found = Counts(
+            n,
+            signed=transform_rows(counts)[block, row],
+            signed_gain=self.gain,
+            signed_noise=((1 - self.gain) / self.blocks, self.gain),
+            around=counts.sum(axis=1)[block],
+        )
+        seen, share = counts.sum(axis=1)[block] / n, np.clip(found.frequency, 0, 1)
+        return Moments(found.frequency, (seen - self.gain**2 * share) / (n * self.gain**2), counts=found)
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         """With the other users spread evenly over the blocks; the error bars use each block's own share.

@@ -39,11 +39,15 @@ class Counts:
     signed: Int64s | None = None
     signed_gain: float = 1.0
     signed_noise: tuple[float, float] = (0.0, 0.0)
+    #: Reports for or against a key, where those of other keys are among them, as many for as against: they add to the
+    #: variance of `signed`, which is this many at least.
+    around: Int64s | None = None
 
     @property
     def frequency(self) -> Floats:
-        """Unbiased, where there are reports."""
-        assert self.named is not None
+        """Unbiased, where there are reports. Where names are not counted, all values are 1, and it is the mean."""
+        if self.named is None:
+            return self.mean
         return np.asarray((self.named / np.maximum(self.reports, 1) - self.idle) / self.gain)
 
     @property
@@ -57,9 +61,19 @@ class Counts:
         """The frequency, where it can be told from 0; without a count of names, the size of the mean."""
         reports = np.maximum(self.reports, 1)
         if self.named is None:
-            noise = np.sqrt(self.signed_noise[0] / reports) / self.signed_gain
+            noise = np.sqrt(self.voted(0.0) / reports) / self.signed_gain
             return np.asarray(told_apart(np.abs(self.mean), noise))
         return np.asarray(told_apart(self.frequency, np.sqrt(self.noise[0] / reports) / self.gain))
+
+    def voted(self, frequency: Any) -> Any:
+        """The probability that a report is for or against a key with this frequency."""
+        seen = self.signed_noise[0] + self.signed_noise[1] * frequency
+        if self.around is None:
+            return seen
+        # Fewer than one standard deviation more than there would be without other keys are no sign of any.
+        usual = self.reports * seen
+        found = np.minimum(self.around / np.maximum(self.reports, 1), 1.0)
+        return np.where(self.around > usual + np.sqrt(usual), found, seen)
 
     @property
     def square(self) -> Floats:

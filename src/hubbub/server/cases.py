@@ -55,6 +55,7 @@ class Cases:
             blank + counts.reports,
             blank if counts.named is None else counts.named,
             blank if counts.signed is None else counts.signed,
+            blank if counts.around is None else counts.around,
             blank if levels is None else levels,
         ]
         self.of_key, cases = blank, 1
@@ -64,12 +65,13 @@ class Cases:
             cases = len(kinds)
         first = np.zeros(cases, dtype=np.int64)
         first[self.of_key[::-1]] = np.arange(len(blank))[::-1]
-        self.reports, named, signed, level = (column[first] for column in columns)
+        self.reports, named, signed, around, level = (column[first] for column in columns)
         self.counts = replace(
             counts,
             reports=self.reports,
             named=None if counts.named is None else named,
             signed=None if counts.signed is None else signed,
+            around=None if counts.around is None else around,
         )
         self.fine = levels is not None and odds >= _USUAL
         upper = (level + 0.5) / LEVELS
@@ -88,8 +90,7 @@ class Cases:
 
     def signed_law(self, mean: Any, frequency: Any) -> Law:
         """D if keys have this mean and frequency, where names are not counted."""
-        alone, held = self.counts.signed_noise
-        seen, tilt = alone + held * frequency, self.counts.signed_gain * mean
+        seen, tilt = self.counts.voted(frequency), self.counts.signed_gain * mean
         plus, minus = np.maximum(seen + tilt, 0) / 2, np.maximum(seen - tilt, 0) / 2
         most = np.maximum(plus + minus, 1.0)
         return Law(self.reports, plus / most, minus / most, np.where(plus + minus > 1 - 1e-9, 2.0, 1.0))

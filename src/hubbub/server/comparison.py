@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from hubbub.model.state import State
     from hubbub.protocol.task import Task
 
+#: Reports that a side needs for anything to count as different: where estimates are sums of noise, their far tails,
+#: which all keys together need, are normal from about here on.
+FEWEST = 50
 #: Columns of a file; `first` and `second` are the sides, `difference` is the second less the first.
 COLUMNS = ("key", "first", "second", "difference", "error", "low", "high", "differs")
 
@@ -211,7 +214,7 @@ def compare(
     together = 1 - (1 - level) / pairs
 
     def ask(level: float, simultaneous: bool) -> tuple[Estimate, Estimate]:
-        one, two = (estimate(*side, keys, quantity, level, simultaneous) for side in (first, second))
+        one, two = (estimate(*side, keys, quantity, level, simultaneous, "none") for side in (first, second))
         return one, two
 
     strict = ask(together, True)
@@ -234,7 +237,7 @@ def contrast(
     one, two = shown
     apart_low, apart_high = _limits(*strict)
     low, high = _limits(*shown)
-    differs = (apart_low > 0) | (apart_high < 0)
+    differs = ((apart_low > 0) | (apart_high < 0)) & (min(one.reports, two.reports) >= FEWEST)
     error = np.hypot(one.error, two.error)
     known = error[np.isfinite(error)]
     width = width_for(together, len(one))
@@ -299,7 +302,12 @@ def _names(task: Task) -> tuple[int, tuple[str, ...] | None]:
 
 def _notes(task: Task, one: Estimate, two: Estimate) -> tuple[str, ...]:
     """What is said below: of both sides, each once, and what the comparison adds."""
-    added = [
+    added = []
+    if min(one.reports, two.reports) < FEWEST:
+        added.append(
+            f"A side with fewer than {FEWEST} reports is too small for anything to count as different."
+        )
+    added += [
         "Somebody who reported on both sides has spent both: their epsilons add up to "
         f"{one.guarantee.epsilon + two.guarantee.epsilon:g}."
     ]

@@ -107,7 +107,8 @@ def _of_counts(
         named = np.maximum(np.rint(named - out * each * (counts.idle + counts.gain * said[0])), 0)
         named = named.astype(np.int64)
     if signed is not None:
-        moved = np.rint(signed - out * each * counts.signed_gain * said[1]).astype(np.int64)
+        of_values = said[0] if np.isnan(corner[1]) else said[1]
+        moved = np.rint(signed - out * each * counts.signed_gain * of_values).astype(np.int64)
         signed = moved if named is None else np.clip(moved, -named, named)
     left = replace(
         counts,

@@ -155,6 +155,7 @@ class Wanted:
                 reports=reports,
                 named=None if counts.named is None else named,
                 signed=None if counts.signed is None else signed,
+                around=None,  # as few as there are around a key that nobody else is near
             )
             surprise = self.surprise(crowd)
             clear = (surprise if up else -surprise) > apart
@@ -167,20 +168,19 @@ class Wanted:
     def _needed(self, counts: Counts, chosen: Bools) -> Counts:
         """What matters of the counts of some keys: the fewer different ones there are, the less work."""
         reports = counts.reports[chosen] if isinstance(counts.reports, np.ndarray) else counts.reports
-        named, signed = (None if c is None else c[chosen] for c in (counts.named, counts.signed))
+        named, signed, around = (
+            None if c is None else c[chosen] for c in (counts.named, counts.signed, counts.around)
+        )
         if self.quantity == "frequency":
             signed = None
         elif self.quantity == "mean" and named is not None and self.values.center == 0:
             named = np.where(telling(counts)[chosen], named, 0)
-        return replace(counts, reports=reports, named=named, signed=signed)
+        return replace(counts, reports=reports, named=named, signed=signed, around=around)
 
 
 def count_variance(counts: Counts) -> Floats:
     """Of N, or of D where names are not counted, as far as is known."""
-    if counts.named is None:
-        each = counts.signed_noise[0] + counts.signed_noise[1] * counts.told
-    else:
-        each = named_variance(counts, counts.frequency)
+    each = counts.voted(counts.told) if counts.named is None else named_variance(counts, counts.frequency)
     return np.asarray(each * counts.reports)
 
 

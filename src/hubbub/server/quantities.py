@@ -84,7 +84,7 @@ def answer(task: Task, state: State, question: Question) -> Answer:
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
     moments = task.mechanism.moments(state, task.keys, question.ids)
     reports = task.mechanism.heard(state, task.keys)
-    if task.messages or task.keys.tree is not None:
+    if task.messages or task.keys.tree is not None or task.rotation > 1:
         moments = of_people_drawn(moments, max(reports, 1))
     side, notes = side_of(task, question.quantity), []
     floor = floor_for(task, base, max(reports, 1), question.apart)
@@ -123,10 +123,13 @@ def _wanted(task: Task, state: State, question: Question, base: Quantity, moment
     if moments.counts is None or not len(question.ids):
         return None
     safe = question.simultaneous or question.forgers > 0
+    values = Range(task.low, task.high, task.scale.center, task.scale.half)
+    if base == "frequency" and moments.counts.named is None:  # the mean of values that are all 1
+        base, values = "mean", Range(0.0, 1.0, 0.0, 1.0)
     return Wanted(
         base,
         (1 - question.level) / (question.together if question.simultaneous else 1),
-        Range(task.low, task.high, task.scale.center, task.scale.half),
+        values,
         None if safe else tie_levels(moments.counts, state, question.ids),
         1 if question.simultaneous else question.together,
     )
@@ -170,10 +173,13 @@ def of_people_drawn(moments: Moments, reports: int) -> Moments:
     """The same where reports are those of people drawn at random: variances are larger.
 
     That is so where everybody sent a random number of messages (Poisson): given how many there are, each is one of a
-    person drawn at random. And in a tree, where seeds draw who is asked for whole keys; nobody is drawn twice there, so
-    this is a little too much. So to the variance for people who all
-    send one comes that of drawing as many people: of a frequency f (1 - f), of a mean E[v^2] - E[v]^2, of both together
-    E[v] (1 - f), each divided by the messages. The law of the signed count has it already: it knows the mean alone.
+    person drawn at random. And in a tree, where seeds draw who is asked for whole keys, and where devices take turns.
+    Nobody is drawn twice there, so of one collection this is a little too much (of w turns, by 1 / w); of the
+    difference of two turns, which have nobody in common, it is just right.
+
+    So to the variance for people who all send one comes that of drawing as many people: of a frequency f (1 - f), of a
+    mean E[v^2] - E[v]^2, of both together E[v] (1 - f), each divided by the messages. The law of the signed count has
+    it already: it knows the mean alone.
     """
     counts, share, mean = moments.counts, moments.frequency, moments.mean
     held = np.ones(1) if share is None else np.clip(share, 0, 1)
