@@ -50,13 +50,12 @@ export interface Book {
   /** The same of batches that the collector will never take. */
   refused: Record<string, Batch[]>;
   /** By the task's digest. */
-  kept?: Record<string, Kept>;
+  kept: Record<string, Kept>;
 }
 
 /** What is remembered of a task, begun if it is not there. */
 export function keptOf(book: Book, task: Task): Kept {
   const { name, epsilon, delta, unit } = task;
-  book.kept ??= {};
   book.kept[task.digest] ??= { name, epsilon, delta, unit, days: {} };
   if (task.memoizeCap) book.kept[task.digest].memoizeCap = task.memoizeCap;
   return book.kept[task.digest];
@@ -65,6 +64,21 @@ export function keptOf(book: Book, task: Task): Kept {
 /** Where reports of a task wait. */
 export function placeOf(task: Task, sealed: boolean): string {
   return sealed ? `${task.digest}-keyed` : task.digest;
+}
+
+/** Bytes of a report of a task as it is sent. */
+export function widthOf(task: Task, sealed: boolean): number {
+  return sealed ? sealedBytes(task) : task.reportBytes;
+}
+
+/** All reports of a task, in the order in which they were made. */
+export function madeFor(book: Book, task: Task): Made[] {
+  return Object.values(book.ledger[task.digest] ?? {}).flat();
+}
+
+/** A report as hexadecimal digits, whichever way it takes. */
+export function digitsOf(made: Made): string {
+  return typeof made === "string" ? made : made.sealed;
 }
 
 /** The list with this name, made if it is not there. */
@@ -93,26 +107,21 @@ export async function changeBook<T>(
 
 /** The book in a text; what it holds for this task must be whole reports of this task. */
 function parsed(text: unknown, store: Store, task?: Task): Book {
-  if (text === undefined) return { ledger: {}, outbox: {}, refused: {} };
+  if (text === undefined) return { ledger: {}, outbox: {}, refused: {}, kept: {} };
   try {
-    const book = JSON.parse(text as string) as Book;
-    for (const part of [book.ledger, book.outbox, book.refused, book.kept ?? {}]) check(isPlain(part));
+    const book: Book = { kept: {}, ...JSON.parse(text as string) };
+    for (const part of [book.ledger, book.outbox, book.refused, book.kept]) check(isPlain(part));
     if (!task) return book;
     const periods = book.ledger[task.digest] ?? {};
-    check(isPlain(periods));
-    for (const made of Object.values(periods)) {
-      check(Array.isArray(made));
-      for (const each of made) {
-        const sealed = typeof each !== "string";
-        check(bytesIn(sealed ? each.sealed : each) === (sealed ? sealedBytes(task) : task.reportBytes));
-      }
-    }
-    checkKept(book.kept?.[task.digest], Object.values(periods).flat(), task);
+    check(isPlain(periods) && Object.values(periods).every(Array.isArray));
+    const made = madeFor(book, task);
+    for (const each of made) check(bytesIn(digitsOf(each)) === widthOf(task, typeof each !== "string"));
+    checkKept(made, task, book.kept[task.digest]);
     for (const sealed of [false, true]) {
-      const width = sealed ? sealedBytes(task) : task.reportBytes;
       for (const batches of [book.outbox, book.refused]) {
         for (const { id, reports, labels = "", period = "" } of batches[placeOf(task, sealed)] ?? []) {
-          check(/^[A-Za-z0-9_-]{1,64}$/.test(id) && bytesIn(reports) > 0 && bytesIn(reports) % width === 0);
+          check(/^[\w-]{1,64}$/.test(id) && bytesIn(reports) > 0);
+          check(bytesIn(reports) % widthOf(task, sealed) === 0);
           check(/^[\w=,.+-]*$/.test(labels) && /^[\dW-]*$/.test(period)); // they are sent as headers
         }
       }
@@ -124,20 +133,15 @@ function parsed(text: unknown, store: Store, task?: Task): Book {
 }
 
 /** A turn is one of the task's. A report that is no repetition is in the memo, and no other is; all are within the cap. */
-function checkKept(kept: Kept | undefined, made: Made[], task: Task): void {
-  if (kept === undefined) {
-    check(!task.memoizeCap || !made.length);
-    return;
-  }
-  check(isPlain(kept) && isPlain(kept.days) && Array.isArray(kept.again ?? []));
-  const { turn = 0, memo, again = [] } = kept;
+function checkKept(made: Made[], task: Task, kept: Partial<Kept> & { days: object } = { days: {} }): void {
+  const { days, turn = 0, memo, again = [] } = kept;
+  check(isPlain(days) && Object.values(days).every(Array.isArray) && Array.isArray(again));
   check(Number.isInteger(turn) && turn >= 0 && turn < task.rotation);
-  check(Object.values(kept.days).every((days) => Array.isArray(days)));
   if (memo === undefined) {
     check(!again.length && (!task.memoizeCap || !made.length));
     return;
   }
-  check(isPlain(memo) && bytesIn(memo.salt) === 32 && isPlain(memo.reports));
+  check(bytesIn(memo.salt) === 32 && isPlain(memo.reports));
   const reports = Object.values(memo.reports);
   check(reports.length <= task.memoizeCap && reports.length + again.length === made.length);
   check(Object.keys(memo.reports).every((name) => bytesIn(name) === 16));

@@ -44,8 +44,7 @@ export function randomized(
   seeds: Seeds,
   summary: Summary,
 ): Uint8Array<ArrayBuffer> {
-  const marks = task.keys.countLengths ? task.keys.lengthIds() : undefined;
-  const entries =
-    task.maxEntries === undefined ? encoded : sampleDown(encoded, task.maxEntries, coins, marks, summary);
+  const marks = task.keys.universe.count_lengths ? task.keys.lengthIds() : undefined;
+  const entries = sampleDown(encoded, task.maxEntries ?? Infinity, coins, marks, summary);
   return task.randomize(entries, coins, seeds);
 }

@@ -1,10 +1,10 @@
 /**
  * Who flips. The secret coins come from the operating system; a client takes no others. Public seeds are drawn from
- * the same source, but never from coins. Beside it in Python: hubbub/primitives/coins.py.
+ * the same source, but never from coins. A task is taken only where there is WebCrypto, so the source is there. Beside
+ * it in Python: hubbub/primitives/coins.py.
  */
-import { Refused } from "./errors.js";
-import { fill, pooledBelow, pooledCoin, sampleClampedLaplace } from "./samplers.js";
-import { bigOf, shiftRight, type Word } from "./siphash.js";
+import { EMPTY, pooledBelow, pooledCoin, sampleClampedLaplace } from "./samplers.js";
+import { shiftRight, type Word } from "./siphash.js";
 
 /** What a randomizer may ask: these questions and no others, so that all answers can be enumerated. */
 export interface Coins {
@@ -32,21 +32,10 @@ export abstract class WordCoins implements Coins {
   below(bound: number | bigint): number | bigint {
     if (bound < 1 || bound > (typeof bound === "number" ? 2 ** 32 : 1n << 64n))
       throw new RangeError(String(bound));
-    return typeof bound === "number" ? this.#small(bound) : this.#large(bound);
-  }
-
-  #small(bound: number): number {
+    if (typeof bound === "bigint") return this.draw(EMPTY, bound)[0];
     const mask = bound === 1 ? 0 : 0xffffffff >>> Math.clz32(bound - 1);
     while (true) {
       const drawn = (this.word()[1] & mask) >>> 0;
-      if (drawn < bound) return drawn;
-    }
-  }
-
-  #large(bound: bigint): bigint {
-    const mask = fill(bound - 1n);
-    while (true) {
-      const drawn = bigOf(this.word()) & mask;
       if (drawn < bound) return drawn;
     }
   }
@@ -80,7 +69,7 @@ export class SecretCoins extends WordCoins {
 
   word(): Word {
     if (this.#used === this.#halves.length) {
-      randomBytes(this.#halves);
+      crypto.getRandomValues(this.#halves);
       this.#used = 0;
     }
     this.#used += 2;
@@ -97,18 +86,9 @@ export interface Seeds {
 /** Public seeds from the operating system. */
 export const systemSeeds: Seeds = {
   draw(bits, count) {
-    const halves = randomBytes(new Uint32Array(2 * count));
+    const halves = crypto.getRandomValues(new Uint32Array(2 * count));
     return Array.from({ length: count }, (_, at) =>
       shiftRight([halves[2 * at], halves[2 * at + 1]], 64 - bits),
     );
   },
 };
-
-function randomBytes(into: Uint32Array<ArrayBuffer>): Uint32Array {
-  if (typeof crypto === "undefined" || !crypto.getRandomValues) {
-    throw new Refused(
-      "Reports need the operating system's randomness, and there is no crypto.getRandomValues.",
-    );
-  }
-  return crypto.getRandomValues(into);
-}

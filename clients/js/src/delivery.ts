@@ -6,7 +6,7 @@
  * which is kept and sent again.
  */
 
-import type { Stratum } from "./strata.js";
+import type { Batch } from "./book.js";
 
 export type Verdict = "taken" | "too large" | "refused" | "later";
 
@@ -28,14 +28,13 @@ export interface Answer {
 export async function post(
   url: string,
   body: Uint8Array<ArrayBuffer>,
-  batch: string,
+  { id, labels, period }: Batch,
   token: string | undefined,
   signal: AbortSignal,
-  { labels, period }: Stratum = {},
 ): Promise<Answer> {
   const headers: Record<string, string> = {
     "Content-Type": "application/octet-stream",
-    "Hubbub-Batch": batch,
+    "Hubbub-Batch": id,
   };
   if (labels) headers["Hubbub-Labels"] = labels;
   if (period) headers["Hubbub-Period"] = period;
@@ -54,7 +53,7 @@ export async function post(
   const said = await beginning(response);
   const wish = response.headers.get("Retry-After") ?? "";
   return {
-    verdict: judge(response.status, response.headers.get("Content-Type") ?? "", said, batch),
+    verdict: judge(response.status, response.headers.get("Content-Type") ?? "", said, id),
     words: `${response.status}: ${said.slice(0, 300)}`,
     wait: /^\d+$/.test(wish) ? Math.min(Number(wish), LONGEST_WISH) : 0, // a date counts as no wish
   };
@@ -68,7 +67,7 @@ export function judge(status: number, media: string, body: string, batch: string
   } catch {
     return "later";
   }
-  if (typeof said !== "object" || said === null || said.batch !== batch) return "later";
+  if (said?.batch !== batch) return "later";
   const kind = media.split(";")[0]!.trim().toLowerCase();
   if (status === 200 && kind === "application/json" && Number.isInteger(said.accepted)) return "taken";
   if (kind === "application/problem+json" && said.status === status) return FINAL[status] ?? "later";

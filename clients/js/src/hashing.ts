@@ -39,13 +39,14 @@ export function hashEntries(
     }
     return { bucket, sign };
   }
+  const { bits, cohorts } = keys.universe;
   const signs = both.map((id) => keys.sign(id));
   const derived = Array.from({ length: bitsFor(BigInt(buckets)) + 1 }, (_, row) =>
     derive(keys.salt[1], ROW + row),
   );
   for (const seed of seeds) {
-    const rows = derived.map((row) => shiftRight(row(seed), 64 - keys.bits));
-    const cohort = remainder(seed, keys.cohorts);
+    const rows = derived.map((row) => shiftRight(row(seed), 64 - bits));
+    const cohort = remainder(seed, cohorts);
     both.forEach((id, entry) => {
       const code = keys.code(id, cohort);
       let place = 0;

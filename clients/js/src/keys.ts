@@ -1,4 +1,5 @@
 /** From what the user calls a key to its public code. Beside it in Python: hubbub/model/keys.py. */
+import { fromHex, joined, utf8 } from "./bytes.js";
 import {
   add,
   COHORT,
@@ -14,11 +15,25 @@ import {
 } from "./siphash.js";
 
 const SIDE: Word = [0x5deece66, 0xd1ce4e5b];
-const ENCODER = new TextEncoder();
 const LONE_SURROGATE = /\p{Surrogate}/u;
-const WHOLE = /^(0|[1-9][0-9]*)$/;
+const PLACE = /^(?:0|[1-9]\d{0,9})$/;
 
 export type Kind = "closed" | "folded" | "wide";
+
+/** Which keys there are, as the document has it. */
+export interface Universe {
+  kind: Kind;
+  count: number;
+  bits: number;
+  cohorts: number;
+  count_lengths: boolean;
+  salt: string;
+}
+
+/** Keys of a closed universe, with those that count records which were sampled down. */
+export function placesOf({ count, count_lengths }: Universe): number {
+  return count + (count_lengths ? 2 : 0);
+}
 
 /** The universe of keys of a task and the public map from key to code. */
 export class Keys {
@@ -29,49 +44,39 @@ export class Keys {
   readonly #sign: (id: Word) => Word;
 
   constructor(
-    readonly kind: Kind,
-    readonly count: number,
-    readonly bits: number,
-    readonly cohorts: number,
-    readonly countLengths: boolean,
-    salt: string,
+    readonly universe: Universe,
     vocabulary: readonly string[] | undefined,
   ) {
-    const half = (at: number): number =>
-      Number.parseInt(salt.slice(at, at + 8).replace(/(..)(..)(..)(..)/, "$4$3$2$1"), 16);
-    this.salt = [
-      [half(8), half(0)],
-      [half(24), half(16)],
-    ];
+    const bytes = new DataView(fromHex(universe.salt)!.buffer);
+    const word = (at: number): Word => [bytes.getUint32(at + 4, true), bytes.getUint32(at, true)];
+    this.salt = [word(0), word(8)];
     this.#places = vocabulary && new Map(vocabulary.map((key, place) => [key, place]));
-    this.#codes = Array.from({ length: cohorts }, (_, cohort) => this.#codeMap(wordOf(cohort)));
+    this.#codes = Array.from({ length: universe.cohorts }, (_, cohort) => this.#codeMap(wordOf(cohort)));
     this.#sign = derive(this.salt[0], SIGN);
   }
 
   /** The 64-bit id of a key: its place in a closed vocabulary, or its hash; none if it is unknown or no text. */
   idOf(key: string): Word | undefined {
-    if (this.kind !== "closed") {
-      return LONE_SURROGATE.test(key) ? undefined : siphash(this.salt[0], this.salt[1], ENCODER.encode(key));
-    }
-    const place = this.#places
-      ? this.#places.get(key)
-      : WHOLE.test(key) && key.length <= 10
-        ? Number(key)
-        : undefined;
-    return place !== undefined && place < this.count ? wordOf(place) : undefined;
+    const { kind, count } = this.universe;
+    if (kind !== "closed") return LONE_SURROGATE.test(key) ? undefined : this.#hash(utf8(key));
+    const place = Number(this.#places ? this.#places.get(key) : PLACE.exec(key)?.[0]);
+    return place < count ? wordOf(place) : undefined; // of no place it is NaN, below nothing
   }
 
   /** Ids of the keys that count records which were sampled down: the entry asked about was kept, or lost. */
   lengthIds(): [Word, Word] {
-    if (this.kind === "closed") return [wordOf(this.count), wordOf(this.count + 1)];
-    const id = (name: string): Word =>
-      siphash(this.salt[0], this.salt[1], Uint8Array.of(0xff, ...ENCODER.encode(name)));
-    return [id("kept"), id("lost")];
+    const { kind, count } = this.universe;
+    if (kind === "closed") return [wordOf(count), wordOf(count + 1)];
+    return [this.#hash(joined([0xff], "kept")), this.#hash(joined([0xff], "lost"))];
+  }
+
+  #hash(bytes: Uint8Array): Word {
+    return siphash(this.salt[0], this.salt[1], bytes);
   }
 
   /** The id under which the same key stands for negative values. */
   otherSide(id: Word): Word {
-    return this.kind === "closed" ? add(id, wordOf(this.count + (this.countLengths ? 2 : 0))) : xor(id, SIDE);
+    return this.universe.kind === "closed" ? add(id, wordOf(placesOf(this.universe))) : xor(id, SIDE);
   }
 
   /** The public sign of a key, +1 or -1. */
@@ -85,9 +90,10 @@ export class Keys {
   }
 
   #codeMap(cohort: Word): (id: Word) => Word {
-    if (this.kind === "closed") return this.#permutation(cohort);
+    const { kind, bits } = this.universe;
+    if (kind === "closed") return this.#permutation(cohort);
     const own = derive(this.salt[0], COHORT)(cohort);
-    if (this.kind === "folded") return (id) => wordOf(remainder(mix(xor(id, own)), 2 ** this.bits - 1) + 1);
+    if (kind === "folded") return (id) => wordOf(remainder(mix(xor(id, own)), 2 ** bits - 1) + 1);
     return (id) => {
       const code = mix(xor(id, own));
       return code[0] || code[1] ? code : [0, 1];
@@ -96,8 +102,9 @@ export class Keys {
 
   /** A salted permutation P of the code space, except that P^-1(0) is sent to P(2^bits - 1). */
   #permutation(cohort: Word): (id: Word) => Word {
-    const mask = 2 ** this.bits - 1;
-    const shift = (this.bits + 1) >>> 1;
+    const { bits } = this.universe;
+    const mask = 2 ** bits - 1;
+    const shift = (bits + 1) >>> 1;
     const rounds = [0, 1, 2, 3].map((round) => derive(this.salt[1], ROUND + round)(cohort));
     const scramble = (place: number): number => {
       let code = place;

@@ -13,7 +13,7 @@
  * other periods. Where records are memoized, a record that was answered before gets the same report again (memo.ts).
  */
 
-import { type Book, changeBook, keptOf, listIn, type Made, readBook } from "./book.js";
+import { type Book, changeBook, digitsOf, keptOf, listIn, type Made, madeFor, readBook } from "./book.js";
 import { fromHex, toHex } from "./bytes.js";
 import { type DeviceRecord, randomized } from "./client.js";
 import { SecretCoins, systemSeeds } from "./coins.js";
@@ -52,12 +52,7 @@ export class Ledger {
   /** A new report, or `BudgetSpent` if this period's budget is gone. */
   async fresh(task: Task, record: DeviceRecord, day = new Date()): Promise<Uint8Array> {
     const made = await this.spend(task, record, undefined, day);
-    if (made) return made;
-    const period = periodOf(task.period, day);
-    if (!madeIn(await readBook(this.store, task), task, period).length) throw notItsTurn(task, period);
-    throw new BudgetSpent(
-      `The budget of task "${task.name}" for period ${period} is spent; replay the last report instead.`,
-    );
+    return made ?? this.#refuse(task, day, "replay the last report instead");
   }
 
   /**
@@ -89,9 +84,7 @@ export class Ledger {
       if (task.memoizeCap) {
         kept.memo ??= { salt, reports: {} };
         const name = nameOf(fromHex(kept.memo.salt) as Uint8Array, entries);
-        const last = Object.values(book.ledger[task.digest] ?? {})
-          .flat()
-          .at(-1) as string | undefined;
+        const last = madeFor(book, task).at(-1) as string | undefined;
         const said = answer(kept.memo, task.memoizeCap, name, toHex(report), last);
         payload = fromHex(said.report) as Uint8Array;
         if (said.again) kept.again = [...(kept.again ?? []), period];
@@ -107,7 +100,7 @@ export class Ledger {
   /** The book, with this device's turn in it if the task has turns: on disk before anybody can see it. */
   async #withTurn(task: Task): Promise<Book> {
     const book = await readBook(this.store, task);
-    if (task.rotation === 1 || book.kept?.[task.digest]?.turn !== undefined) return book;
+    if (task.rotation === 1 || book.kept[task.digest]?.turn !== undefined) return book;
     const drawn = new SecretCoins().below(task.rotation);
     await changeBook(this.store, task, (now) => {
       const kept = keptOf(now, task);
@@ -120,30 +113,31 @@ export class Ledger {
   /** The epsilon that this device has spent on a task, all periods added up. */
   async spent(task: Task): Promise<number> {
     const book = await readBook(this.store, task);
-    const again = book.kept?.[task.digest]?.again?.length ?? 0;
-    return task.epsilon * (Object.values(book.ledger[task.digest] ?? {}).flat().length - again);
+    const again = book.kept[task.digest]?.again?.length ?? 0;
+    return task.epsilon * (madeFor(book, task).length - again);
   }
 
   /** The last report of this period that was made for a collector, or sealed; undefined if there is none. */
   async last(task: Task, sealed = false, day = new Date()): Promise<Uint8Array | undefined> {
     const made = madeIn(await readBook(this.store, task), task, periodOf(task.period, day));
     const last = made.filter((each) => (typeof each !== "string") === sealed).at(-1);
-    return last === undefined ? undefined : fromHex(typeof last === "string" ? last : last.sealed);
+    return last === undefined ? undefined : fromHex(digitsOf(last));
   }
 
   /** The same, which must be there. */
   async #again(task: Task, sealed: boolean, day: Date): Promise<Uint8Array> {
     const last = await this.last(task, sealed, day);
-    if (last === undefined) {
-      const period = periodOf(task.period, day);
-      if (!madeIn(await readBook(this.store, task), task, period).length) throw notItsTurn(task, period);
-      const [one, other] = sealed ? ["a shuffler", "a collector"] : ["a collector", "a shuffler"];
-      throw new BudgetSpent(
-        `The budget of task "${task.name}" for period ${period} is spent on reports to ${other}; ` +
-          `the same report must not reach ${one} as well.`,
-      );
-    }
-    return last;
+    return last ?? this.#refuse(task, day, "the same report must not reach a collector and a shuffler");
+  }
+
+  /** Say why there is no report: it is not the device's turn, or the budget is gone, and what follows from that. */
+  async #refuse(task: Task, day: Date, consequence: string): Promise<never> {
+    const period = periodOf(task.period, day);
+    throw new BudgetSpent(
+      madeIn(await readBook(this.store, task), task, period).length
+        ? `The budget of task "${task.name}" for period ${period} is spent; ${consequence}.`
+        : `In task "${task.name}" the device reports in one of ${task.rotation} periods, and ${period} is not its turn.`,
+    );
   }
 }
 
@@ -154,12 +148,5 @@ function madeIn(book: Book, task: Task, period: string): Made[] {
 /** Whether there is budget left, and it is the device's turn. The record is no argument. */
 function mayReport(book: Book, task: Task, day: Date): boolean {
   if (madeIn(book, task, periodOf(task.period, day)).length >= task.reportsPerPeriod) return false;
-  return takesPart(task, book.kept?.[task.digest]?.turn ?? 0, day);
-}
-
-function notItsTurn(task: Task, period: string): BudgetSpent {
-  return new BudgetSpent(
-    `The device is silent: in task "${task.name}" it takes part in one of ${task.rotation} periods, and ${period} is ` +
-      "not its turn.",
-  );
+  return takesPart(task, book.kept[task.digest]?.turn ?? 0, day);
 }

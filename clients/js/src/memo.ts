@@ -3,7 +3,7 @@
  * in Python: hubbub/device/memo.py, with what that promises, and what it shows.
  */
 import { blake2b } from "./blake2b.js";
-import { joined, toHex } from "./bytes.js";
+import { joined, littleEndian, toHex } from "./bytes.js";
 import type { Entries } from "./record.js";
 import { bigOf } from "./siphash.js";
 
@@ -18,12 +18,8 @@ export function nameOf(salt: Uint8Array, entries: Entries): string {
   const rows = entries.ids.map((id, place) => [bigOf(id), BigInt(entries.values[place])]);
   const less = (one: bigint, two: bigint): number => (one < two ? -1 : one > two ? 1 : 0);
   rows.sort(([id, value], [other, its]) => less(id, other) || less(value, its));
-  const seen = new DataView(new ArrayBuffer(16 * rows.length));
-  rows.forEach(([id, value], place) => {
-    seen.setBigUint64(8 * place, id, true);
-    seen.setBigInt64(8 * (rows.length + place), value, true);
-  });
-  return toHex(blake2b(joined(salt, new Uint8Array(seen.buffer)), 16, "hubbub memo"));
+  const bytes = [0, 1].map((column) => rows.flatMap((row) => littleEndian(row[column], 8)));
+  return toHex(blake2b(joined(salt, ...bytes), 16, "hubbub memo"));
 }
 
 /**

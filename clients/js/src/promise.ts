@@ -8,8 +8,8 @@
  */
 import { Refused } from "./errors.js";
 import type { Family } from "./hashing.js";
-import type { Keys } from "./keys.js";
-import { Shape } from "./mechanisms/shape.js";
+import { placesOf, type Universe } from "./keys.js";
+import type { Shape } from "./mechanisms/shape.js";
 import { GRID } from "./samplers.js";
 
 /** A randomizer as the document has it. */
@@ -24,32 +24,30 @@ export interface Randomizer {
   shape: unknown;
 }
 
-/** What is read of the mechanism in the task's canonical form; what is at its default is not there. */
+/** What is read of the mechanism in the task's canonical form. */
 export interface Promised {
   name: string;
   epsilon: number;
-  max_entries?: number;
-  family?: Family;
-  unit?: "entry" | "l1";
+  max_entries: number;
+  unit: "record" | "entry" | "l1";
   distance?: number;
-  delta?: number;
+  delta: number;
   as_published?: boolean;
 }
 
 /** Quotients of whole numbers may be off by the last digits of a double. */
 const SLACK = 1 + 1e-12;
-const LARGEST_SEED = "18446744073709551616";
-
-type Counted = Pick<Keys, "kind" | "count" | "countLengths">;
+/** What a seed of 64 bits is below. */
+const ALL_SEEDS = String(1n << 64n);
 
 export function keepsPromise(
   given: Randomizer,
+  shape: Shape,
   told: Promised,
-  keys: Counted,
+  keys: Universe,
   signed: boolean,
   seed: unknown,
 ): boolean {
-  const shape = new Shape(given.shape);
   if (!isConsistent(given, shape, keys)) return false;
   if (given.name === "sparse_sum" && !noiseIsEnough(given, shape, told, signed, seed)) return false;
   if (!shape.has("favoured")) return given.name === "sparse_sum";
@@ -61,14 +59,14 @@ export function keepsPromise(
 }
 
 /** Whether buckets and keys are all among the outcomes. */
-function isConsistent(given: Randomizer, shape: Shape, keys: Counted): boolean {
+function isConsistent(given: Randomizer, shape: Shape, keys: Universe): boolean {
   const { name, family, buckets, seeds, sided } = given;
   const says = (field: string, value: number): boolean => !shape.has(field) || shape.count(field) === value;
-  const sides = shape.has("sided") ? shape.flag("sided") === sided : true;
+  const sides = !shape.has("sided") || shape.flag("sided") === sided;
   if (!says("buckets", buckets) || !says("seeds", seeds) || !sides) return false;
   if (!isCount(buckets) || !isCount(seeds)) return false;
   if (family === "walsh" ? !isPower(buckets) : family !== "prf" && keys.kind !== "closed") return false;
-  const places = keys.count + (keys.countLengths ? 2 : 0);
+  const places = placesOf(keys);
   switch (name) {
     case "sampled": {
       const kind = shape.count("kind", 0);
@@ -103,7 +101,7 @@ function noiseIsEnough(
   if (denominator <= 0n || numerator <= 0n || numerator >= 1n << 55n) return false;
   const reported = (Number(numerator) / Number(denominator)) * told.epsilon * SLACK;
   const clipped = Number(shape.big("clip"));
-  if (told.unit === undefined) {
+  if (told.unit === "record") {
     if (shape.has("reach") ? clipped < 1 || told.as_published : clipped < 0 || !told.as_published)
       return false;
     return reported >= 2 * clipped * given.buckets;
@@ -113,12 +111,13 @@ function noiseIsEnough(
   const steps = GRID / Number(shrink);
   const largest = signed ? 2 : 1;
   if (told.unit === "entry") return reported >= largest * steps;
-  const [distance, delta, sums] = [told.distance ?? Number.NaN, told.delta ?? 0, shape.flag("sums_first")];
-  const before = signed && !sums ? 2 * (told.max_entries ?? 1) : 0;
+  const { distance = Number.NaN, delta, max_entries } = told;
+  const sums = shape.flag("sums_first");
+  const before = signed && !sums ? 2 * max_entries : 0;
   const after = signed && sums ? given.buckets : 0;
   if (reported >= Math.ceil(distance * steps) + before + after) return true;
   // With a delta, less will do, because signs are random: of hash functions that no record can be fitted to.
-  if (!delta || given.family !== "prf" || String(seed) !== LARGEST_SEED) return false;
+  if (!delta || given.family !== "prf" || String(seed) !== ALL_SEEDS) return false;
   const length = distance + before / steps;
   const signs = told.as_published
     ? 9 * Math.log((2 * given.buckets) / delta) * given.buckets

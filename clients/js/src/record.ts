@@ -43,28 +43,29 @@ export interface Entries {
 }
 
 /** Decimal text as Python reads it, in ASCII digits; what counts as space is Python's, too. */
-const SPACE = "[\\t-\\r \\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]*";
+const SPACE = "(?:[^\\S\\ufeff]|\\x85)*";
+const DIGITS = "\\d+(_\\d+)*";
 const DECIMAL = new RegExp(
-  `^${SPACE}([+-]?(\\d+(_\\d+)*(\\.(\\d+(_\\d+)*)?)?|\\.\\d+(_\\d+)*)([eE][+-]?\\d+(_\\d+)*)?)${SPACE}$`,
+  `^${SPACE}([+-]?(${DIGITS}(\\.(${DIGITS})?)?|\\.${DIGITS})([eE][+-]?${DIGITS})?)${SPACE}$`,
 );
 
 function numberOf(value: unknown): number {
   switch (typeof value) {
     case "number":
-      return value;
     case "boolean":
     case "bigint":
       return Number(value);
     case "string":
-      return Number(DECIMAL.exec(value)?.[1].replaceAll("_", "") ?? Number.NaN);
+      return Number(DECIMAL.exec(value)?.[1].replaceAll("_", ""));
     default:
       return Number.NaN;
   }
 }
 
 function nameOf(key: unknown): string | undefined {
-  if (typeof key === "string") return key;
-  return typeof key === "bigint" || Number.isSafeInteger(key) ? BigInt(key as number).toString() : undefined;
+  return typeof key === "string" || typeof key === "bigint" || Number.isSafeInteger(key)
+    ? String(key)
+    : undefined;
 }
 
 /** The entries of a record, whatever it is made of; what cannot be asked for its value has none. */
@@ -83,7 +84,7 @@ function* items(record: DeviceRecord): Generator<[unknown, unknown]> {
         try {
           value = (given as { [key: string]: unknown })[key];
         } catch {
-          value = undefined;
+          // it has none
         }
         yield [key, value];
       }
@@ -106,23 +107,17 @@ export function plainRecord(record: DeviceRecord): [Map<string, number>, number]
 }
 
 /** The linear map between a value and the number in [-1, 1] that is randomized. */
-export class Scale {
-  constructor(
-    readonly kind: "set" | "signed",
-    readonly low: number,
-    readonly high: number,
-    readonly center: number,
-    readonly half: number,
-  ) {}
+export interface Scale {
+  readonly kind: "set" | "signed";
+  readonly low: number;
+  readonly high: number;
+  readonly center: number;
+  readonly half: number;
+}
 
-  /** A value as a whole number of grid steps. */
-  encode(value: number): number {
-    return clip(toEven(((this.clipped(value) - this.center) / this.half) * GRID), GRID);
-  }
-
-  clipped(value: number): number {
-    return Math.min(Math.max(value, this.low), this.high);
-  }
+/** A value in the range of a scale as a whole number of grid steps. */
+function encoded(value: number, { center, half }: Scale): number {
+  return clip(toEven(((value - center) / half) * GRID), GRID);
 }
 
 /** The nearest whole number, of two the even one; 0 is never negative. */
@@ -144,9 +139,10 @@ export function encodeRecord(keys: Keys, scale: Scale, record: DeviceRecord, sum
     else if (scale.kind === "set" && value !== 0 && value !== 1) summary.unreadable++;
     else if (scale.kind === "set" && value === 0) summary.absent++;
     else {
-      if (scale.clipped(value) !== value) summary.clipped++;
+      const within = Math.min(Math.max(value, scale.low), scale.high);
+      if (within !== value) summary.clipped++;
       entries.ids.push(id);
-      entries.values.push(scale.encode(value));
+      entries.values.push(encoded(within, scale));
     }
   }
   summary.entries += entries.ids.length;

@@ -13,7 +13,7 @@ const WIDE = 1n << 54n;
 export const GRID = 1 << 30;
 
 /** The least 2^k - 1 that is not below a number of at most 64 bits. */
-export function fill(number: bigint): bigint {
+function fill(number: bigint): bigint {
   let mask = number;
   for (const shift of [1n, 2n, 4n, 8n, 16n, 32n]) mask |= mask >> shift;
   return mask;
@@ -52,9 +52,15 @@ export function pooledCoin(
 }
 
 /** True with probability exp(-numerator / denominator), for 0 <= numerator <= denominator; and the pool. */
-function acceptExp(tape: Coins, pool: bigint, numerator: bigint, denominator: bigint): [boolean, bigint] {
+function acceptExp(
+  tape: Coins,
+  pool: bigint,
+  numerator: bigint,
+  denominator: bigint,
+  first = 1n,
+): [boolean, bigint] {
   let left = pool;
-  for (let k = 1n; ; k++) {
+  for (let k = first; ; k++) {
     let again: boolean;
     [again, left] = tape.coin(left, numerator, denominator * k);
     if (!again) return [k % 2n === 1n, left];
@@ -66,11 +72,7 @@ function acceptInverseE(tape: Coins, pool: bigint): [boolean, bigint] {
   let [flipped, left] = tape.coin(pool, 176214840n, 479001600n);
   if (flipped) return [true, left];
   [flipped, left] = tape.coin(left, 1n, 479001600n - 176214840n);
-  if (!flipped) return [false, left];
-  for (let k = 13n; ; k++) {
-    [flipped, left] = tape.coin(left, 1n, k);
-    if (!flipped) return [k % 2n === 1n, left];
-  }
+  return flipped ? acceptExp(tape, left, 1n, 1n, 13n) : [false, left];
 }
 
 /** value + discrete Laplace noise of scale numerator / denominator, clamped to [-limit, limit]. */

@@ -54,61 +54,41 @@ export function remainder(word: Word, divisor: number): number {
   return (carried * 0x10000 + (word[1] & 0xffff)) % divisor;
 }
 
+/** The word rotated left by 1 .. 31 bits. */
+function rotate([high, low]: Word, bits: number): Word {
+  const back = 32 - bits;
+  return [((high << bits) | (low >>> back)) >>> 0, ((low << bits) | (high >>> back)) >>> 0];
+}
+
 /** SipHash-2-4 (Aumasson and Bernstein 2012) of 64-bit words given as pairs (low, high), the last with the length. */
 function sip(key0: Word, key1: Word, words: Uint32Array): Word {
-  let h0 = key0[0] ^ 0x736f6d65;
-  let l0 = key0[1] ^ 0x70736575;
-  let h1 = key1[0] ^ 0x646f7261;
-  let l1 = key1[1] ^ 0x6e646f6d;
-  let h2 = key0[0] ^ 0x6c796765;
-  let l2 = key0[1] ^ 0x6e657261;
-  let h3 = key1[0] ^ 0x74656462;
-  let l3 = key1[1] ^ 0x79746573;
-  for (let at = 0; at <= words.length; at += 2) {
-    const last = at === words.length;
-    if (last) l2 ^= 0xff;
-    else {
-      h3 ^= words[at + 1];
-      l3 ^= words[at];
+  let v0 = xor(key0, [0x736f6d65, 0x70736575]);
+  let v1 = xor(key1, [0x646f7261, 0x6e646f6d]);
+  let v2 = xor(key0, [0x6c796765, 0x6e657261]);
+  let v3 = xor(key1, [0x74656462, 0x79746573]);
+  const rounds = (count: number): void => {
+    for (let round = 0; round < count; round++) {
+      v0 = add(v0, v1);
+      v1 = xor(rotate(v1, 13), v0);
+      v0 = [v0[1], v0[0]]; // rotated by 32 bits
+      v2 = add(v2, v3);
+      v3 = xor(rotate(v3, 16), v2);
+      v0 = add(v0, v3);
+      v3 = xor(rotate(v3, 21), v0);
+      v2 = add(v2, v1);
+      v1 = xor(rotate(v1, 17), v2);
+      v2 = [v2[1], v2[0]];
     }
-    for (let round = last ? 4 : 2; round > 0; round--) {
-      let sum = (l0 >>> 0) + (l1 >>> 0); // v0 += v1
-      h0 = (h0 + h1 + (sum >= TWO32 ? 1 : 0)) | 0;
-      l0 = sum | 0;
-      let turned = (h1 << 13) | (l1 >>> 19); // v1 = rotate(v1, 13) ^ v0
-      l1 = ((l1 << 13) | (h1 >>> 19)) ^ l0;
-      h1 = turned ^ h0;
-      turned = h0; // v0 = rotate(v0, 32)
-      h0 = l0;
-      l0 = turned;
-      sum = (l2 >>> 0) + (l3 >>> 0); // v2 += v3
-      h2 = (h2 + h3 + (sum >= TWO32 ? 1 : 0)) | 0;
-      l2 = sum | 0;
-      turned = (h3 << 16) | (l3 >>> 16); // v3 = rotate(v3, 16) ^ v2
-      l3 = ((l3 << 16) | (h3 >>> 16)) ^ l2;
-      h3 = turned ^ h2;
-      sum = (l0 >>> 0) + (l3 >>> 0); // v0 += v3
-      h0 = (h0 + h3 + (sum >= TWO32 ? 1 : 0)) | 0;
-      l0 = sum | 0;
-      turned = (h3 << 21) | (l3 >>> 11); // v3 = rotate(v3, 21) ^ v0
-      l3 = ((l3 << 21) | (h3 >>> 11)) ^ l0;
-      h3 = turned ^ h0;
-      sum = (l2 >>> 0) + (l1 >>> 0); // v2 += v1
-      h2 = (h2 + h1 + (sum >= TWO32 ? 1 : 0)) | 0;
-      l2 = sum | 0;
-      turned = (h1 << 17) | (l1 >>> 15); // v1 = rotate(v1, 17) ^ v2
-      l1 = ((l1 << 17) | (h1 >>> 15)) ^ l2;
-      h1 = turned ^ h2;
-      turned = h2; // v2 = rotate(v2, 32)
-      h2 = l2;
-      l2 = turned;
-    }
-    if (!last) {
-      h0 ^= words[at + 1];
-      l0 ^= words[at];
-    }
+  };
+  for (let at = 0; at < words.length; at += 2) {
+    const word: Word = [words[at + 1], words[at]];
+    v3 = xor(v3, word);
+    rounds(2);
+    v0 = xor(v0, word);
   }
-  return [(h0 ^ h1 ^ h2 ^ h3) >>> 0, (l0 ^ l1 ^ l2 ^ l3) >>> 0];
+  v2 = xor(v2, [0, 0xff]);
+  rounds(4);
+  return xor(xor(v0, v1), xor(v2, v3));
 }
 
 /** SipHash-2-4 of one 8-byte little-endian word. */

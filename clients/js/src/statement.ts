@@ -12,7 +12,7 @@ export async function statement(store: Store = browserStore()): Promise<string> 
     if (typeof periods !== "object" || periods === null || !Object.values(periods).every(Array.isArray)) {
       throw new Refused(`${store.where} is not a ledger; nothing is reported while it cannot be read.`);
     }
-    const kept = book.kept?.[digest];
+    const kept = book.kept[digest];
     const count = Object.values(periods).flat().length - (kept?.again?.length ?? 0);
     if (!count) continue;
     lines.push(heading(digest, kept));

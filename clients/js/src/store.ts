@@ -29,21 +29,29 @@ export interface Store {
 
 /** The store of this browser for pages of this origin; pages that give another name have another one. */
 export function browserStore(name = "hubbub"): Store {
-  if (typeof indexedDB !== "undefined") return new DatabaseStore(name);
-  if (typeof localStorage !== "undefined" && navigator.locks) return new LocalStore(name);
+  if (globalThis.indexedDB) return new DatabaseStore(name);
+  if (globalThis.localStorage && navigator.locks) return new LocalStore(name);
   throw new Refused("Nothing can be kept safely here; in Node, give a FileStore.");
 }
 
 /** Why a store cannot be used, in a sentence. */
 export function unusable(where: string, problem: unknown): Refused {
   if (problem instanceof Refused) return problem;
-  const { name, message } = (problem ?? {}) as { name?: string; message?: string };
-  if (name === "QuotaExceededError") {
-    return new Refused(`${where} is full; nothing was changed: make room and try again.`);
-  }
+  const { name = "unknown reason", message } = Object(problem) as Partial<Error>;
   return new Refused(
-    `${where} cannot be used (${message || name || "unknown reason"}); nothing was changed.`,
+    name === "QuotaExceededError"
+      ? `${where} is full; nothing was changed: make room and try again.`
+      : `${where} cannot be used (${message || name}); nothing was changed.`,
   );
+}
+
+/** What a store answers; if it cannot be used, why. */
+async function saying<T>(where: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (problem) {
+    throw unusable(where, problem);
+  }
 }
 
 const TABLE = "kept";
@@ -57,72 +65,64 @@ class DatabaseStore implements Store {
     this.where = `the browser's database "${name}"`;
   }
 
-  async read(): Promise<string | undefined> {
+  read(): Promise<string | undefined> {
     return this.#run("readonly", (text) => ({ keep: undefined, result: text }));
   }
 
-  async change<T>(change: (text: string | undefined) => Changed<T>): Promise<T> {
+  change<T>(change: (text: string | undefined) => Changed<T>): Promise<T> {
     return this.#run("readwrite", change);
   }
 
-  async #run<T>(mode: IDBTransactionMode, change: (text: string | undefined) => Changed<T>): Promise<T> {
-    const database = await this.#open();
-    return new Promise((resolve, reject) => {
-      let result: T;
-      let problem: unknown;
-      const fail = (): void => reject(unusable(this.where, problem ?? transaction.error));
-      let transaction: IDBTransaction;
-      try {
-        // Strict: complete means on the disk, not on its way there.
-        transaction = database.transaction(TABLE, mode, { durability: "strict" });
-      } catch (closed) {
-        this.#opened = undefined;
-        reject(unusable(this.where, closed));
-        return;
-      }
+  #run<T>(mode: IDBTransactionMode, change: (text: string | undefined) => Changed<T>): Promise<T> {
+    return saying(this.where, async () => {
+      const transaction = await this.#begin(mode);
       const table = transaction.objectStore(TABLE);
       const found = table.get(PLACE);
-      found.onsuccess = () => {
-        try {
-          const changed = change(found.result as string | undefined);
-          result = changed.result;
-          if (changed.keep !== undefined) table.put(changed.keep, PLACE);
-        } catch (thrown) {
-          problem = thrown;
-          transaction.abort();
-        }
-      };
-      transaction.oncomplete = () => resolve(result);
-      transaction.onabort = fail;
+      return new Promise((resolve, reject) => {
+        let result: T;
+        found.onsuccess = () => {
+          try {
+            const changed = change(found.result as string | undefined);
+            result = changed.result;
+            if (changed.keep !== undefined) table.put(changed.keep, PLACE);
+          } catch (problem) {
+            reject(problem);
+            transaction.abort();
+          }
+        };
+        transaction.oncomplete = () => resolve(result);
+        transaction.onabort = () => reject(transaction.error);
+      });
     });
   }
 
+  async #begin(mode: IDBTransactionMode): Promise<IDBTransaction> {
+    try {
+      this.#opened ??= this.#open();
+      // Strict: complete means on the disk, not on its way there.
+      return (await this.#opened).transaction(TABLE, mode, { durability: "strict" });
+    } catch (problem) {
+      this.#opened = undefined; // what is in the way now may be gone at the next attempt
+      throw problem;
+    }
+  }
+
   #open(): Promise<IDBDatabase> {
-    this.#opened ??= new Promise<IDBDatabase>((resolve, reject) => {
-      const fail = (problem: unknown): void => {
-        this.#opened = undefined; // what is in the way now may be gone at the next attempt
-        reject(unusable(this.where, problem));
-      };
-      try {
-        const opening = indexedDB.open(this.name, 1);
-        opening.onupgradeneeded = () => opening.result.createObjectStore(TABLE);
-        opening.onerror = () => fail(opening.error);
-        opening.onsuccess = () => {
-          const forget = (): void => {
-            this.#opened = undefined;
-          };
-          opening.result.onclose = forget; // somebody clears the browser's data
-          opening.result.onversionchange = () => {
-            opening.result.close();
-            forget();
-          };
-          resolve(opening.result);
+    return new Promise((resolve, reject) => {
+      const opening = indexedDB.open(this.name, 1); // in some private windows it is there and may not be opened
+      opening.onupgradeneeded = () => opening.result.createObjectStore(TABLE);
+      opening.onerror = () => reject(opening.error);
+      opening.onsuccess = () => {
+        const database = opening.result;
+        const forget = (): void => {
+          database.close();
+          this.#opened = undefined;
         };
-      } catch (problem) {
-        fail(problem); // in some private windows it is there and may not be opened
-      }
+        database.onclose = forget; // somebody clears the browser's data
+        database.onversionchange = forget;
+        resolve(database);
+      };
     });
-    return this.#opened;
   }
 }
 
@@ -133,23 +133,17 @@ class LocalStore implements Store {
     this.where = `the browser's storage "${name}"`;
   }
 
-  async read(): Promise<string | undefined> {
-    try {
-      return localStorage.getItem(this.name) ?? undefined;
-    } catch (problem) {
-      throw unusable(this.where, problem);
-    }
+  read(): Promise<string | undefined> {
+    return saying(this.where, async () => localStorage.getItem(this.name) ?? undefined);
   }
 
-  async change<T>(change: (text: string | undefined) => Changed<T>): Promise<T> {
-    return navigator.locks.request(`hubbub store ${this.name}`, async () => {
-      const { keep, result } = change(await this.read());
-      try {
+  change<T>(change: (text: string | undefined) => Changed<T>): Promise<T> {
+    return saying(this.where, () =>
+      navigator.locks.request(`hubbub store ${this.name}`, async () => {
+        const { keep, result } = change(await this.read());
         if (keep !== undefined) localStorage.setItem(this.name, keep);
-      } catch (problem) {
-        throw unusable(this.where, problem);
-      }
-      return result;
-    });
+        return result;
+      }),
+    );
   }
 }

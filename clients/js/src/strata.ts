@@ -24,19 +24,24 @@ export type Lists = { readonly [name: string]: readonly string[] };
 
 /** Whether lists are such as Python's tasks have: what can stand in a header, and numbers of four digits. */
 export function areLists(lists: Lists): boolean {
-  const values = Object.values(lists);
-  return (
-    Object.keys(lists).every((name) => /^[a-z][a-z0-9_]{0,31}$/.test(name)) &&
-    values.every((list) =>
-      list.every((value) => typeof value === "string" && /^[A-Za-z0-9][\w.+-]{0,39}$/.test(value)),
-    ) &&
-    values.reduce((count, list) => count * list.length, 1) <= 65_536
-  );
+  const isValue = (value: unknown): boolean =>
+    typeof value === "string" && /^[A-Za-z0-9][\w.+-]{0,39}$/.test(value);
+  let count = 1;
+  for (const [name, list] of Object.entries(lists)) {
+    if (!/^[a-z][a-z0-9_]{0,31}$/.test(name) || !list.every(isValue)) return false;
+    count *= list.length;
+  }
+  return count <= 65_536;
+}
+
+/** The labels of a task by name, in the order in which strata have them. */
+function namesOf(task: Task): string[] {
+  return Object.keys(task.labels).sort();
 }
 
 /** The values of a task's labels in the order of their names; refused where one is missing, unknown or not listed. */
 export function labelsFrom(task: Task, given: Labels = {}): string[] {
-  const names = Object.keys(task.labels).sort();
+  const names = namesOf(task);
   for (const name of Object.keys(given)) {
     if (!names.includes(name)) {
       const known = names.length ? `its labels are ${names.join(", ")}` : "it has none";
@@ -44,47 +49,32 @@ export function labelsFrom(task: Task, given: Labels = {}): string[] {
     }
   }
   return names.map((name) => {
-    if (!Object.hasOwn(given, name)) {
-      throw new Refused(`The label "${name}" is missing: every report of task "${task.name}" has one.`);
+    const [value, list] = [given[name], task.labels[name]];
+    if (typeof value !== "string") {
+      throw new Refused(`The label "${name}" is missing, or no text such as "${list[0]}".`);
     }
-    if (typeof given[name] !== "string") {
-      throw new Refused(`The label "${name}" is text, such as "${task.labels[name][0]}".`);
+    if (!list.includes(value)) {
+      throw new Refused(`"${value}" is no ${name} of task "${task.name}"; to list it, make another task.`);
     }
-    if (!task.labels[name].includes(given[name])) {
-      throw new Refused(
-        `"${given[name]}" is no ${name} of task "${task.name}". Lists of labels are part of the task; ` +
-          "to change one, make another task.",
-      );
-    }
-    return given[name];
+    return value;
   });
 }
 
 /** A combination of labels as text: country=de,version=2. */
 export function labelsText(task: Task, values: readonly string[]): string {
-  const names = Object.keys(task.labels).sort();
+  const names = namesOf(task);
   return values.map((value, place) => `${names[place]}=${value}`).join();
 }
 
 /** Bytes at the beginning of a sealed item that say its stratum. */
 export function prefixBytes(task: Task): number {
-  return PERIOD_BYTES[task.period] + (Object.keys(task.labels).length ? 4 : 0);
+  return PERIOD_BYTES[task.period] + (namesOf(task).length ? 4 : 0);
 }
 
 /** What a sealed item says of its stratum: the period's name, and the number of the labels in four digits. */
 export function prefixOf(task: Task, period: string, values: readonly string[]): Uint8Array {
-  const name = period === "once" ? "" : period;
-  if (name.length !== PERIOD_BYTES[task.period]) {
-    const has = task.period === "once" ? "has no periods" : `has one a ${task.period}`;
-    throw new Refused(`"${period}" is no period of task "${task.name}", which ${has}.`);
-  }
-  const lists = Object.keys(task.labels)
-    .sort()
-    .map((label) => task.labels[label]);
-  if (values.length !== lists.length || !values.every((value, place) => lists[place].includes(value))) {
-    throw new Refused(`These are no labels of task "${task.name}": ${values.join() || "none"}.`);
-  }
+  const lists = namesOf(task).map((name) => task.labels[name]);
   // Places in the lists as digits, the first label by name counting most.
   const number = lists.reduce((sum, list, place) => sum * list.length + list.indexOf(values[place]), 0);
-  return utf8(name + (lists.length ? number.toString(16).padStart(4, "0") : ""));
+  return utf8((period === "once" ? "" : period) + (lists.length ? number.toString(16).padStart(4, "0") : ""));
 }

@@ -1,8 +1,10 @@
 /** The task: what is collected, and how. In Python: hubbub/protocol/task.py and device_document.py. */
+
+import { toHex, utf8 } from "./bytes.js";
 import type { Coins, Seeds } from "./coins.js";
 import { Refused } from "./errors.js";
 import { hashEntries } from "./hashing.js";
-import { Keys, type Kind } from "./keys.js";
+import { Keys, type Kind, type Universe } from "./keys.js";
 import { coco } from "./mechanisms/coco.js";
 import { collision } from "./mechanisms/collision.js";
 import { hadamard, pckvGrr, privkv } from "./mechanisms/listed.js";
@@ -10,8 +12,9 @@ import { sampled } from "./mechanisms/sampled.js";
 import { type HashedKernel, type ListedKernel, Shape } from "./mechanisms/shape.js";
 import { sketchResponse } from "./mechanisms/sketch_response.js";
 import { sparseSum } from "./mechanisms/sparse_sum.js";
+import { PERIOD_BYTES } from "./periods.js";
 import { keepsPromise, type Promised, type Randomizer } from "./promise.js";
-import { type Entries, Scale } from "./record.js";
+import type { Entries, Scale } from "./record.js";
 import { areLists, type Lists } from "./strata.js";
 import { Layout } from "./wire.js";
 
@@ -72,19 +75,17 @@ export class Task {
     this.digest = given.digest;
     this.period = given.period;
     this.reportsPerPeriod = given.reports_per_period;
-    this.labels = given.labels ?? {};
-    this.rotation = told.rotation ?? 1;
-    this.memoizeCap = told.memoize_cap ?? 0;
+    this.labels = told.labels;
+    this.rotation = told.rotation;
+    this.memoizeCap = told.memoize_cap;
     this.mechanism = given.mechanism.name;
     this.code = given.mechanism.code;
     this.epsilon = given.guarantee.epsilon;
     this.delta = given.guarantee.delta;
     this.unit = given.guarantee.unit;
     this.guarantee = given.guarantee.words;
-    const { kind, count, bits, cohorts, count_lengths, salt } = given.keys;
-    this.keys = new Keys(kind, count, bits, cohorts, count_lengths, salt, told.keys.vocabulary);
-    const { low, high, center, half } = given.values;
-    this.scale = new Scale(given.values.kind, low, high, center, half);
+    this.keys = new Keys(given.keys, told.keys.vocabulary);
+    this.scale = given.values;
     this.maxEntries = given.max_entries ?? undefined;
     const layout = new Layout(given.report.map(([, limit]) => BigInt(limit)));
     this.reportBytes = layout.width;
@@ -120,17 +121,16 @@ export class Task {
       );
     }
     const given = readDocument(bytes);
-    const known = await sha256(new TextEncoder().encode(given.task));
-    if (known.slice(0, 32) !== given.digest) {
-      throw new Refused("The task document is damaged: its digest is of another task.");
-    }
     try {
-      const told = JSON.parse(given.task) as Told;
+      const told = readTask(given.task);
+      if ((await sha256(utf8(given.task))).slice(0, 32) !== given.digest) {
+        throw new Refused("The task document is damaged: its digest is of another task.");
+      }
       check(given, told);
       return new Task(given, told);
     } catch (problem) {
       if (problem instanceof Refused) throw problem;
-      throw new Refused("The task document is damaged: parts of it are not what they should be.");
+      throw new Refused("The task document is damaged: parts of it are missing, or not what they should be.");
     }
   }
 }
@@ -145,8 +145,8 @@ interface Document {
   messages: number;
   labels?: Lists;
   guarantee: { epsilon: number; delta: number; unit: string; words: string };
-  keys: { kind: Kind; count: number; bits: number; cohorts: number; count_lengths: boolean; salt: string };
-  values: { kind: "set" | "signed"; low: number; high: number; center: number; half: number };
+  keys: Universe;
+  values: Scale;
   max_entries: number | null;
   mechanism: Randomizer;
   report: [string, number | string][];
@@ -156,17 +156,36 @@ interface Document {
 /** What is read of the task's canonical form, to which the digest belongs. */
 interface Told {
   name: string;
-  period?: Period;
-  reports_per_period?: number;
-  messages?: number;
-  rotation?: number;
-  labels?: Lists;
-  memoize?: string;
-  memoize_cap?: number;
-  low?: number;
-  high?: number;
-  keys: { kind: string; salt: string; vocabulary?: string[] };
+  period: Period;
+  reports_per_period: number;
+  messages: number;
+  rotation: number;
+  labels: Lists;
+  memoize: string;
+  memoize_cap: number;
+  low: number;
+  high: number;
+  keys: { kind: Kind; salt: string; vocabulary?: string[] };
   mechanism: Promised;
+}
+
+/** What the canonical form leaves out. */
+const DEFAULTS = {
+  period: "once",
+  reports_per_period: 1,
+  messages: 0,
+  rotation: 1,
+  labels: {},
+  memoize: "off",
+  memoize_cap: 0,
+  low: -1,
+  high: 1,
+};
+
+function readTask(text: string): Told {
+  const told = JSON.parse(text);
+  const mechanism = { unit: "record", delta: 0, max_entries: 1, ...told.mechanism };
+  return { ...DEFAULTS, ...told, mechanism };
 }
 
 function readDocument(bytes: Uint8Array): Document {
@@ -178,74 +197,61 @@ function readDocument(bytes: Uint8Array): Document {
   }
   if (!FORMATS.includes(given?.format)) {
     throw new Refused(
-      `This is no task document of the form "${FORMATS.join('" or "')}"; export the task with hubbub task export.`,
+      "This is no task document that this client knows; export the task with hubbub task export.",
     );
   }
-  const shaped =
-    typeof given.task === "string" &&
-    typeof given.digest === "string" &&
-    Array.isArray(given.report) &&
-    [given.guarantee, given.keys, given.values, given.mechanism].every((part) => Object(part) === part);
-  if (!shaped) throw new Refused("The task document is damaged: parts of it are missing.");
   return given;
+}
+
+/** Whether two have the same in these fields. */
+function agree<T, Field extends keyof T>(one: T, other: Pick<T, Field>, ...fields: Field[]): boolean {
+  return fields.every((field) => one[field] === other[field]);
 }
 
 /** What the document says must be what the task says, and must not say more than its epsilon allows. */
 function check(given: Document, told: Told): void {
   const name = String(given.mechanism.name);
   if (!Object.hasOwn(HASHED, name) && !Object.hasOwn(LISTED, name)) {
-    throw new Refused(
-      `Mechanism ${name} is not known to this client: update it, or choose another mechanism.`,
-    );
+    throw new Refused(`Mechanism ${name} is not known to this client: update it, or choose another.`);
   }
   if (given.messages) {
-    throw new Refused("This task asks for several messages per report, which this client does not send.");
+    throw new Refused("This client does not send several messages per report.");
   }
   const shape = new Shape(given.mechanism.shape);
-  const { unit = "record", delta = 0, epsilon, max_entries = 1 } = told.mechanism;
   // Records are sampled down to what the randomizer is for; these two take them whole.
-  const whole = name === "privkv" || unit !== "record";
-  const limit = whole ? null : max_entries;
+  const whole = name === "privkv" || told.mechanism.unit !== "record";
+  const limit = whole ? null : told.mechanism.max_entries;
   const { low, high, center, half, kind } = given.values;
   const agrees =
     keepsPeriods(given, told) &&
     given.max_entries === limit &&
     (whole || !shape.has("limit") || shape.count("limit") === limit) &&
-    given.name === told.name &&
-    given.period === (told.period ?? "once") &&
-    ["once", "day", "week", "month"].includes(given.period) &&
-    given.reports_per_period === (told.reports_per_period ?? 1) &&
-    given.messages === (told.messages ?? 0) &&
-    JSON.stringify(given.labels) === JSON.stringify(told.labels) &&
-    areLists(told.labels ?? {}) &&
+    agree(given, told, "name", "period", "reports_per_period", "messages") &&
+    Object.hasOwn(PERIOD_BYTES, given.period) &&
+    JSON.stringify(given.labels ?? {}) === JSON.stringify(told.labels) &&
+    areLists(told.labels) &&
     name === told.mechanism.name &&
-    given.guarantee.epsilon === epsilon &&
-    given.guarantee.delta === delta &&
-    given.guarantee.unit === unit &&
-    given.keys.kind === told.keys.kind &&
-    given.keys.salt === told.keys.salt &&
+    agree(given.guarantee, told.mechanism, "epsilon", "delta", "unit") &&
+    agree(given.keys, told.keys, "kind", "salt") &&
     /^[0-9a-f]{32}$/.test(given.keys.salt) &&
     (told.keys.vocabulary === undefined || told.keys.vocabulary.length === given.keys.count) &&
     [low, high, center, half].every(Number.isFinite) &&
     // A narrower range would stretch values, and distances between records with them.
-    (kind === "set" ? half === 1 : kind === "signed" && half >= ((told.high ?? 1) - (told.low ?? -1)) / 2);
+    (kind === "set" ? half === 1 : kind === "signed" && half >= (told.high - told.low) / 2);
   if (!agrees) throw new Refused("The task document contradicts the task that it is for: export it again.");
-  const { count, count_lengths } = given.keys;
-  const keys = { kind: given.keys.kind, count, countLengths: count_lengths };
-  if (!keepsPromise(given.mechanism, told.mechanism, keys, kind === "signed", given.report[0]?.[1])) {
+  const seed = given.report[0]?.[1];
+  if (!keepsPromise(given.mechanism, shape, told.mechanism, given.keys, kind === "signed", seed)) {
     throw new Refused("The task document says more than its epsilon allows: do not use it.");
   }
 }
 
 /** Whether rules for several periods are ones that this client knows, and that go together. */
-function keepsPeriods(given: Document, told: Told): boolean {
-  const { rotation = 1, memoize = "off", memoize_cap: cap = 0 } = told;
-  const isIn = (number: number, low: number): boolean =>
-    Number.isInteger(number) && low <= number && number <= 1000;
-  const memoizes = memoize === "record" && isIn(cap, 1) && given.reports_per_period === 1;
+function keepsPeriods(given: Document, { rotation, memoize, memoize_cap }: Told): boolean {
+  const isCount = (number: number): boolean => Number.isInteger(number) && number >= 1 && number <= 1000;
+  const memoizes = memoize === "record" && isCount(memoize_cap) && given.reports_per_period === 1;
   return (
-    isIn(rotation, 1) &&
-    (memoizes || (memoize === "off" && cap === 0)) &&
+    isCount(rotation) &&
+    (memoizes || (memoize === "off" && memoize_cap === 0)) &&
     (given.period !== "once" || (rotation === 1 && !memoizes)) &&
     given.format === FORMATS[rotation > 1 || memoizes ? 1 : 0]
   );
@@ -259,7 +265,7 @@ function randomizer(given: Document, keys: Keys, layout: Layout): Randomize {
     return ({ ids, values }, coins, source) => {
       const drawn = source.draw(layout.bits[0], seeds);
       const hashed = hashEntries(family, keys, drawn, ids, sided, buckets);
-      const { row, numbers } = respond(coins, { values, ...hashed });
+      const { row = 0, numbers } = respond(coins, { values, ...hashed });
       return layout.pack(drawn[row], numbers);
     };
   }
@@ -272,9 +278,8 @@ function randomizer(given: Document, keys: Keys, layout: Layout): Randomize {
 }
 
 async function sha256(bytes: Uint8Array<ArrayBuffer>): Promise<string> {
-  if (typeof crypto === "undefined" || !crypto.subtle) {
-    throw new Refused("A task can be checked only where there is crypto.subtle: serve the page over https.");
+  if (!globalThis.crypto?.subtle) {
+    throw new Refused("There is no crypto.subtle to check the task with: serve the page over https.");
   }
-  const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
-  return Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return toHex(new Uint8Array(await crypto.subtle.digest("SHA-256", bytes)));
 }

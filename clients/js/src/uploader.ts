@@ -11,14 +11,14 @@
  */
 
 import { blake2b } from "./blake2b.js";
-import { type Batch, type Book, changeBook, listIn, placeOf, readBook } from "./book.js";
-import { fromHex, joined, toHex, utf8 } from "./bytes.js";
+import { type Batch, type Book, changeBook, listIn, placeOf, readBook, widthOf } from "./book.js";
+import { fromHex, joined, littleEndian, toHex } from "./bytes.js";
 import type { DeviceRecord } from "./client.js";
 import { post } from "./delivery.js";
 import { Refused } from "./errors.js";
 import { Ledger } from "./ledger.js";
 import { periodOf } from "./periods.js";
-import { refuseMemoized, sealedBytes } from "./sealing.js";
+import { refuseMemoized } from "./sealing.js";
 import { browserStore, type Store } from "./store.js";
 import { type Labels, labelsFrom, labelsText, type Stratum } from "./strata.js";
 import type { Task } from "./task.js";
@@ -26,8 +26,6 @@ import type { Task } from "./task.js";
 /** Seconds until the next attempt: first, and at most. */
 const FIRST_PAUSE = 0.5;
 const LONGEST_PAUSE = 300;
-/** A clock that shows an earlier time than this, the beginning of 2024, was never set. */
-const PLAUSIBLE = 1_704_067_200_000;
 
 export interface UploaderOptions {
   /** Shown to the collector; a page that everybody can read has none (see "public_reports" in the docs). */
@@ -55,7 +53,7 @@ export class Uploader {
   readonly #options: UploaderOptions;
   readonly #labels: string;
   #batch: number;
-  #closed = false;
+  readonly #closing = new AbortController();
   #running: Promise<void> | undefined;
   #more = false;
   #setAside = 0;
@@ -80,13 +78,12 @@ export class Uploader {
     this.#labels = labelsText(task, labelsFrom(task, options.labels));
     this.ledger = new Ledger(options.store ?? browserStore());
     this.#place = placeOf(task, sealed);
-    this.#width = sealed ? sealedBytes(task) : task.reportBytes;
+    this.#width = widthOf(task, sealed);
     this.#url =
       address(url) + (sealed ? `/v2/tasks/${task.digest}/sealed` : `/v1/tasks/${task.digest}/reports`);
-    if (typeof addEventListener === "function") {
-      addEventListener("pagehide", this.#leave);
-      addEventListener("online", this.#online);
-    }
+    const { signal } = this.#closing;
+    globalThis.addEventListener?.("pagehide", () => this.#leave(), { signal }); // in Node, no page goes
+    globalThis.addEventListener?.("online", () => this.#rouse?.(), { signal });
     this.#wake();
   }
 
@@ -113,13 +110,11 @@ export class Uploader {
   async add(reports: Uint8Array): Promise<void> {
     if (this.#options.sealedFor) {
       throw new Refused(
-        "Reports for a shuffler are sealed once, by the ledger that makes them: call report(record).",
+        "Reports for a shuffler are sealed by the ledger that makes them: call report(record).",
       );
     }
     if (!reports.length || reports.length % this.#width) {
-      throw new Refused(
-        `A report of this task has ${this.#width} bytes; ${reports.length} bytes are no reports.`,
-      );
+      throw new Refused(`${reports.length} bytes are no reports of ${this.#width} bytes.`);
     }
     const now = new Date();
     const stratum = this.#stratum(now, isSet(now));
@@ -144,12 +139,8 @@ export class Uploader {
 
   /** Stop sending. What was not acknowledged stays in the store, for the next uploader of this task. */
   close(): void {
-    this.#closed = true;
+    this.#closing.abort();
     this.#rouse?.();
-    if (typeof removeEventListener === "function") {
-      removeEventListener("pagehide", this.#leave);
-      removeEventListener("online", this.#online);
-    }
   }
 
   /** Reports that are not acknowledged yet. */
@@ -158,14 +149,18 @@ export class Uploader {
   }
 
   /** Batches that the collector will never take: it said so, and they are not sent again. */
-  async refused(): Promise<Batch[]> {
-    return (await readBook(this.ledger.store, this.task)).refused[this.#place] ?? [];
+  refused(): Promise<Batch[]> {
+    return this.#kept("refused");
   }
 
   // What is kept
 
+  async #kept(part: "outbox" | "refused"): Promise<Batch[]> {
+    return (await readBook(this.ledger.store, this.task))[part][this.#place] ?? [];
+  }
+
   async #batches(): Promise<Batch[]> {
-    this.#known = (await readBook(this.ledger.store, this.task)).outbox[this.#place] ?? [];
+    this.#known = await this.#kept("outbox");
     return this.#known;
   }
 
@@ -220,15 +215,12 @@ export class Uploader {
 
   async #run(): Promise<void> {
     let pause = 0;
-    while (this.#more && !this.#closed) {
+    while (this.#more && !this.#closing.signal.aborted) {
       this.#more = false;
-      let wish: number | undefined;
-      try {
-        wish = await this.#sendAll();
-      } catch (problem) {
+      const wish = await this.#sendAll().catch((problem) => {
         this.trouble = String(problem); // the store's; whatever it is, it may pass
-        wish = 0;
-      }
+        return 0;
+      });
       if (wish === undefined) {
         pause = 0;
         continue;
@@ -241,17 +233,16 @@ export class Uploader {
   }
 
   /** New reports do not end a rest; the network's return does, unless the collector asked for it. */
-  #rest(seconds: number, mayEnd: boolean): Promise<void> {
-    return new Promise<void>((resolve) => {
+  async #rest(seconds: number, mayEnd: boolean): Promise<void> {
+    await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, 1000 * seconds);
       this.#rouse = () => {
-        if (!mayEnd && !this.#closed) return;
+        if (!mayEnd && !this.#closing.signal.aborted) return;
         clearTimeout(timer);
         resolve();
       };
-    }).then(() => {
-      this.#rouse = undefined;
     });
+    this.#rouse = undefined;
   }
 
   /**
@@ -288,21 +279,21 @@ export class Uploader {
     const { id, reports } = batch;
     this.#underWay.add(id);
     try {
-      const answer = await this.#post(batch);
-      if (answer.verdict === "taken") {
+      const { verdict, words, wait } = await this.#post(batch);
+      if (verdict === "taken") {
         await this.#finish(id);
         return undefined;
       }
-      this.trouble = `the collector answered ${answer.words}`;
+      this.trouble = `the collector answered ${words}`;
+      if (verdict === "later") return wait;
       const count = this.#count(reports);
-      if (answer.verdict === "later") return answer.wait;
-      if (answer.verdict === "too large" && count > 1) {
+      if (verdict === "too large" && count > 1) {
         this.#batch = Math.min(this.#batch, count >> 1);
         await this.#finish(id, (book, whole) => this.#queue(book, fromHex(whole.reports)!, whole));
-        return undefined;
+      } else {
+        await this.#finish(id, (book, refused) => listIn(book.refused, this.#place).push(refused));
+        this.#setAside++;
       }
-      await this.#finish(id, (book, refused) => listIn(book.refused, this.#place).push(refused));
-      this.#setAside++;
       return undefined;
     } catch (problem) {
       if (problem instanceof Refused) throw problem;
@@ -317,7 +308,7 @@ export class Uploader {
     const bytes = fromHex(batch.reports)!;
     const body = this.#options.sealedFor ? joined(bytes) : envelope(this.task, bytes);
     const patience = AbortSignal.timeout(1000 * (this.#options.timeout ?? 30));
-    return post(this.#url, body, batch.id, this.#options.token, patience, batch);
+    return post(this.#url, body, batch, this.#options.token, patience);
   }
 
   #count(reports: string): number {
@@ -325,27 +316,19 @@ export class Uploader {
   }
 
   /** The page goes: send what is left without waiting for answers. The next page hears them, by sending again. */
-  readonly #leave = (): void => {
+  #leave(): void {
     if (this.#rouse) return; // the collector is away, or wants us to wait
     for (const batch of this.#known) {
       if (!this.#underWay.has(batch.id)) this.#post(batch).catch(() => {});
     }
-  };
-
-  readonly #online = (): void => this.#rouse?.();
+  }
 }
 
 /** The body of an upload: reports in the envelope that `hubbub.primitives.envelope` describes. */
 export function envelope(task: Task, reports: Uint8Array): Uint8Array<ArrayBuffer> {
-  const header = new DataView(new ArrayBuffer(48));
-  const bytes = new Uint8Array(header.buffer);
-  bytes.set(utf8("hubbR"));
-  header.setUint8(5, 1);
-  header.setUint16(6, task.code, true);
-  bytes.set(fromHex(task.digest)!, 8);
-  header.setBigUint64(24, BigInt(reports.length / task.reportBytes), true);
-  header.setBigUint64(40, BigInt(reports.length), true);
-  const body = joined(bytes, reports);
+  const [count, length] = [reports.length / task.reportBytes, reports.length];
+  const numbers = [count, 0, length].flatMap((number) => littleEndian(number, 8));
+  const body = joined("hubbR", [1], littleEndian(task.code, 2), fromHex(task.digest)!, numbers, reports);
   return joined(body, blake2b(body, 16));
 }
 
@@ -356,20 +339,18 @@ function newId(): string {
   return day + toHex(crypto.getRandomValues(new Uint8Array(16)));
 }
 
+/** A clock that shows an earlier year was never set. */
 function isSet(clock: Date): boolean {
-  return clock.getTime() > PLAUSIBLE;
+  return clock.getFullYear() >= 2024;
 }
 
 /** The beginning of all addresses of a service. */
 function address(url: string): string {
-  let parsed: URL | undefined;
   try {
-    parsed = new URL(url, globalThis.location?.href);
+    const { protocol, origin, pathname } = new URL(url, globalThis.location?.href);
+    if (/^https?:$/.test(protocol)) return origin + pathname.replace(/\/+$/, "");
   } catch {
     // said below
   }
-  if (!parsed || !/^https?:$/.test(parsed.protocol)) {
-    throw new Refused(`"${url}" is not the address of a service; one looks like https://collector.example.`);
-  }
-  return parsed.origin + parsed.pathname.replace(/\/+$/, "");
+  throw new Refused(`"${url}" is no address of a service, such as https://collector.example.`);
 }

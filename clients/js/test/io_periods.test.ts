@@ -82,6 +82,15 @@ test("whose turn it is", async () => {
   }
 });
 
+test("a clock whose year no period has is refused, and nothing is kept", async () => {
+  const [made, store] = [await task("week"), new FileStore(freshPath())];
+  for (const day of [new Date(Number.NaN), new Date(12345, 0), new Date(-1, 0)]) {
+    await assert.rejects(new Ledger(store).report(made, ["a"], day), { name: "Refused", message: /set it/ });
+    await assert.rejects(new Ledger(store).sealed(made, ["a"], KEY, day), Refused);
+  }
+  assert.equal(await store.read(), undefined);
+});
+
 test("a turn is drawn once and kept, and is all that silence depends on", async () => {
   const made = await parse(rowsWith("turns")[2].document);
   assert.deepEqual([made.period, made.rotation], ["week", 4]);
@@ -165,7 +174,7 @@ test("no shuffler", async () => {
   const made = await parse(rowsWith("said")[0].document);
   const store = new FileStore(freshPath());
   await assert.rejects(new Ledger(store).sealed(made, ["a"], KEY, MONDAY), /link a person/);
-  await assert.rejects(seal(new Uint8Array(made.reportBytes), KEY, made, "2026-W02"), /link a person/);
+  await assert.rejects(seal(new Uint8Array(made.reportBytes), KEY, made, "2026-W02", []), /link a person/);
   assert.throws(() => new Uploader("http://localhost", made, { store, sealedFor: KEY }), /link a person/);
   assert.equal(await store.read(), undefined);
 });

@@ -26,6 +26,6 @@ export function coco(shape: Shape): HashedKernel {
       pair = nthOther(coins.below(buckets - hits.length), hits);
       side = randomSign(coins, 0, 1);
     }
-    return { row: 0, numbers: [pair, (side + 1) / 2] };
+    return { numbers: [pair, (side + 1) / 2] };
   };
 }

@@ -16,6 +16,6 @@ export function collision(shape: Shape): HashedKernel {
     const answer = coins.chance(BigInt(hits.length) * favoured, total)
       ? hits[coins.below(hits.length)]
       : nthOther(coins.below(buckets - hits.length), hits);
-    return { row: 0, numbers: [answer] };
+    return { numbers: [answer] };
   };
 }

@@ -17,6 +17,6 @@ export function sampled(shape: Shape): HashedKernel {
         else truth = 2 * bucket[entry] + (1 + up * sign[entry]) / 2;
       }
     }
-    return { row: 0, numbers: [randomizedResponse(coins, truth, outcomes, favoured, other)] };
+    return { numbers: [randomizedResponse(coins, truth, outcomes, favoured, other)] };
   };
 }

@@ -40,12 +40,12 @@ export class Shape {
   weights(): [bigint, bigint] {
     const [favoured, other] = [this.big("favoured"), this.big("other")];
     if (other > 0n && favoured >= other) return [favoured, other];
-    throw new Refused("The task document favours no outcome: its weights are wrong.");
+    throw new Refused("The task document's weights are wrong: export it again with this version.");
   }
 }
 
-/** Makes one report, the numbers after the seed, of a record that is hashed. `row`: which of its seeds it takes. */
-export type HashedKernel = (coins: Coins, record: HashedRecord) => { row: number; numbers: number[] };
+/** Makes one report, the numbers after the seed, of a record that is hashed. `row`: its seed, if not the first. */
+export type HashedKernel = (coins: Coins, record: HashedRecord) => { row?: number; numbers: number[] };
 
 /** Makes one report of a record over a list of keys: which places of the list it has, with which values. */
 export type ListedKernel = (coins: Coins, places: number[], values: number[]) => number[];

@@ -35,7 +35,7 @@ function walk(shape: Shape): HashedKernel {
         answer = place >= load + largest ? place + window : place;
       }
     }
-    return { row: 0, numbers: [answer] };
+    return { numbers: [answer] };
   };
 }
 
@@ -61,6 +61,6 @@ function laplaceOnBins(shape: Shape, bins: number): HashedKernel {
       [number, pool] = rounded(coins, pool, noised, step);
       return Number(number + steps);
     });
-    return { row: 0, numbers };
+    return { numbers };
   };
 }
