@@ -7,7 +7,8 @@
 - `rules.json`: untidy records, and what becomes of them;
 - `samplers.json`: what the samplers make of tapes, of some that take them to rare places among others;
 - `laws.json`: small tasks, and the probability of each of their reports;
-- `periods.json`: whose turn it is, which records are the same, and which report is said when.
+- `periods.json`: whose turn it is, which records are the same, and which report is said when;
+- `nonces.json`: seeds that follow from nonces, and reports that are made with them.
 
 A vector's words are no list but a rule, so that there may be many of them: word i of the stream s of group g is
 SipHash-2-4 of the 8 little-endian bytes of i, under the key of the two words g and s. The coins of vector v of task g
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vector_laws import laws
+from vector_nonces import nonces
 from vector_periods import periods
 from vector_reports import keys, reports
 from vector_rules import rules
@@ -38,6 +40,7 @@ def vectors() -> dict[str, dict[str, Any]]:
         "samplers.json": samplers(),
         "laws.json": laws(),
         "periods.json": periods(),
+        "nonces.json": nonces(),
     }
 
 

@@ -6,6 +6,7 @@
  */
 
 import { fromHex } from "./bytes.js";
+import { isId } from "./delivery.js";
 import { Refused } from "./errors.js";
 import type { Memo } from "./memo.js";
 import { sealedBytes } from "./sealing.js";
@@ -120,7 +121,7 @@ function parsed(text: unknown, store: Store, task?: Task): Book {
     for (const sealed of [false, true]) {
       for (const batches of [book.outbox, book.refused]) {
         for (const { id, reports, labels = "", period = "" } of batches[placeOf(task, sealed)] ?? []) {
-          check(/^[\w-]{1,64}$/.test(id) && bytesIn(reports) > 0);
+          check(isId(id) && bytesIn(reports) > 0);
           check(bytesIn(reports) % widthOf(task, sealed) === 0);
           check(/^[\w=,.+-]*$/.test(labels) && /^[\dW-]*$/.test(period)); // they are sent as headers
         }

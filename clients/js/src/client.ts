@@ -1,5 +1,6 @@
 /** From a record to report bytes. Beside it in Python: hubbub/device/client.py. */
 import { type Coins, SecretCoins, type Seeds, systemSeeds } from "./coins.js";
+import { Refused } from "./errors.js";
 import {
   type DeviceRecord,
   type Entries,
@@ -21,6 +22,9 @@ export class Client {
 
   /** One private report of a record: a map key -> value, or a collection of keys. */
   report(record: DeviceRecord): Uint8Array<ArrayBuffer> {
+    if (this.task.needsNonce) {
+      throw new Refused(`Task "${this.task.name}" needs a nonce of its collector: use an Uploader.`);
+    }
     return privatize(this.task, record, new SecretCoins(), systemSeeds, this.summary);
   }
 }

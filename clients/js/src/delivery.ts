@@ -7,6 +7,7 @@
  */
 
 import type { Batch } from "./book.js";
+import { Refused } from "./errors.js";
 
 export type Verdict = "taken" | "too large" | "refused" | "later";
 
@@ -32,14 +33,53 @@ export async function post(
   token: string | undefined,
   signal: AbortSignal,
 ): Promise<Answer> {
+  const told: Record<string, string> = {};
+  if (labels) told["Hubbub-Labels"] = labels;
+  if (period) told["Hubbub-Period"] = period;
+  const response = await send(url, body, id, token, signal, told);
+  const said = await beginning(response);
+  const wish = response.headers.get("Retry-After") ?? "";
+  return {
+    verdict: judge(response.status, response.headers.get("Content-Type") ?? "", said, id),
+    words: `${response.status}: ${said.slice(0, 300)}`,
+    wait: /^\d+$/.test(wish) ? Math.min(Number(wish), LONGEST_WISH) : 0, // a date counts as no wish
+  };
+}
+
+/** A nonce for one report; refused if whoever answers is not the collector, which repeats what it was asked with. */
+export async function askNonce(
+  url: string,
+  asked: string,
+  token: string | undefined,
+  signal: AbortSignal,
+): Promise<string> {
+  let reason = "";
+  try {
+    const response = await send(url, new Uint8Array(), asked, token, signal);
+    reason = String(response.status);
+    const { batch, nonce } = JSON.parse(await beginning(response));
+    if (response.status === 200 && batch === asked && isId(nonce)) return nonce;
+  } catch (problem) {
+    reason ||= (problem as Error).message;
+  }
+  throw new Refused(`Seeds come from the collector, which handed out none (${reason}): report again later.`);
+}
+
+function send(
+  url: string,
+  body: Uint8Array<ArrayBuffer>,
+  id: string,
+  token: string | undefined,
+  signal: AbortSignal,
+  told: Record<string, string> = {},
+): Promise<Response> {
   const headers: Record<string, string> = {
     "Content-Type": "application/octet-stream",
     "Hubbub-Batch": id,
+    ...told,
   };
-  if (labels) headers["Hubbub-Labels"] = labels;
-  if (period) headers["Hubbub-Period"] = period;
   if (token) headers.Authorization = `Bearer ${token}`;
-  const response = await fetch(url, {
+  return fetch(url, {
     method: "POST",
     body,
     headers,
@@ -50,13 +90,11 @@ export async function post(
     cache: "no-store",
     referrerPolicy: "no-referrer",
   });
-  const said = await beginning(response);
-  const wish = response.headers.get("Retry-After") ?? "";
-  return {
-    verdict: judge(response.status, response.headers.get("Content-Type") ?? "", said, id),
-    words: `${response.status}: ${said.slice(0, 300)}`,
-    wait: /^\d+$/.test(wish) ? Math.min(Number(wish), LONGEST_WISH) : 0, // a date counts as no wish
-  };
+}
+
+/** Whether this can be the id of a batch. */
+export function isId(text: unknown): text is string {
+  return typeof text === "string" && /^[\w-]{1,64}$/.test(text);
 }
 
 /** What an answer says about a batch; "later" unless it is the collector's own. */

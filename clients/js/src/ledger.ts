@@ -19,9 +19,10 @@ import { type DeviceRecord, randomized } from "./client.js";
 import { SecretCoins, systemSeeds } from "./coins.js";
 import { Refused } from "./errors.js";
 import { answer, nameOf } from "./memo.js";
+import { nonceSeeds } from "./nonces.js";
 import { periodOf, takesPart } from "./periods.js";
 import { emptySummary, encodeRecord } from "./record.js";
-import { refuseMemoized, seal } from "./sealing.js";
+import { checkSealable, seal } from "./sealing.js";
 import { browserStore, type Store } from "./store.js";
 import { type Labels, labelsFrom } from "./strata.js";
 import type { Task } from "./task.js";
@@ -59,7 +60,8 @@ export class Ledger {
    * Make a report, sealed if there is a key, and keep it; undefined if this period's budget is gone, or if it is not the
    * device's turn. Of a task that memoizes: what is to be sent in this period, perhaps a report of an earlier one.
    *
-   * `also` may change the book in the same step. A sealed report says the `labels`, which it keeps.
+   * `also` may change the book in the same step. A sealed report says the `labels`, which it keeps. With the collector's
+   * `nonce`, if the task needs one.
    */
   async spend(
     task: Task,
@@ -68,13 +70,20 @@ export class Ledger {
     day: Date,
     also: (book: Book, payload: Uint8Array) => void = () => {},
     labels: Labels = {},
+    nonce?: string,
   ): Promise<Uint8Array | undefined> {
-    if (publicKey) refuseMemoized(task);
+    if (publicKey) checkSealable(task);
     const period = periodOf(task.period, day);
     const values = publicKey ? labelsFrom(task, labels) : [];
-    if (!mayReport(await this.#withTurn(task), task, day)) return undefined;
+    if (!(await this.mayReport(task, day))) return undefined;
+    if (task.needsNonce !== (nonce !== undefined)) {
+      throw new Refused(
+        `Task "${task.name}" needs ${nonce ? "no" : "a"} nonce of its collector: use an Uploader.`,
+      );
+    }
     const entries = encodeRecord(task.keys, task.scale, record, emptySummary());
-    const report = randomized(task, entries, new SecretCoins(), systemSeeds, emptySummary());
+    const seeds = nonce === undefined ? systemSeeds : nonceSeeds(nonce);
+    const report = randomized(task, entries, new SecretCoins(), seeds, emptySummary());
     const sealed = publicKey && (await seal(report, publicKey, task, period, values));
     const salt = toHex(crypto.getRandomValues(new Uint8Array(32)));
     return changeBook(this.store, task, (book) => {
@@ -95,6 +104,11 @@ export class Ledger {
       also(book, payload);
       return payload;
     });
+  }
+
+  /** Whether there is budget left in this period, and it is the device's turn. */
+  async mayReport(task: Task, day = new Date()): Promise<boolean> {
+    return mayReport(await this.#withTurn(task), task, day);
   }
 
   /** The book, with this device's turn in it if the task has turns: on disk before anybody can see it. */

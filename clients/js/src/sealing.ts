@@ -27,12 +27,11 @@ export function sealedBytes(task: Task): number {
   return prefixBytes(task) + OVERHEAD + task.reportBytes;
 }
 
-/** A shuffler and reports that are sent again in later periods exclude each other. */
-export function refuseMemoized(task: Task): void {
-  if (task.memoizeCap) {
-    throw new Refused(
-      `Task "${task.name}" memoizes, and the same bytes in several crowds link a person: it is for no shuffler.`,
-    );
+/** Refuse a task that is for no shuffler, because its reports can be told apart however they are mixed. */
+export function checkSealable(task: Task): void {
+  if (task.memoizeCap || task.needsNonce) {
+    const why = task.memoizeCap ? "memoizes, and the same bytes in several crowds" : "has nonces, which";
+    throw new Refused(`Task "${task.name}" ${why} link a person: it is for no shuffler.`);
   }
 }
 
@@ -44,7 +43,7 @@ export async function seal(
   period: string,
   labels: readonly string[],
 ): Promise<Uint8Array> {
-  refuseMemoized(task);
+  checkSealable(task);
   const prefix = prefixOf(task, period, labels);
   const name = blake2b(publicKey, 4, "hubbub key id");
   return joined(prefix, await encrypt(report, publicKey, binding(task, prefix, name)), name);

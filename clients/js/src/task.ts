@@ -18,7 +18,7 @@ import type { Entries, Scale } from "./record.js";
 import { areLists, type Lists } from "./strata.js";
 import { Layout } from "./wire.js";
 
-/** The second for tasks with rules for several periods, so that older clients, which would not keep them, refuse it. */
+/** The second for tasks with rules that older clients, which would not keep them, do not know: so they refuse it. */
 const FORMATS = ["hubbub device task 1", "hubbub device task 2"];
 const HASHED: { [name: string]: (shape: Shape, buckets: number) => HashedKernel } = {
   coco,
@@ -52,6 +52,8 @@ export class Task {
   readonly rotation: number;
   /** Distinct records that get a report of their own, over all time; 0 where each period gets a fresh report. */
   readonly memoizeCap: number;
+  /** Whether seeds follow from a nonce of the collector. */
+  readonly needsNonce: boolean;
   /** Bytes of one report. */
   readonly reportBytes: number;
   readonly mechanism: string;
@@ -78,6 +80,7 @@ export class Task {
     this.labels = told.labels;
     this.rotation = told.rotation;
     this.memoizeCap = told.memoize_cap;
+    this.needsNonce = told.seed_from !== "device";
     this.mechanism = given.mechanism.name;
     this.code = given.mechanism.code;
     this.epsilon = given.guarantee.epsilon;
@@ -163,6 +166,7 @@ interface Told {
   labels: Lists;
   memoize: string;
   memoize_cap: number;
+  seed_from: string;
   low: number;
   high: number;
   keys: { kind: Kind; salt: string; vocabulary?: string[] };
@@ -178,6 +182,7 @@ const DEFAULTS = {
   labels: {},
   memoize: "off",
   memoize_cap: 0,
+  seed_from: "device",
   low: -1,
   high: 1,
 };
@@ -223,7 +228,7 @@ function check(given: Document, told: Told): void {
   const limit = whole ? null : told.mechanism.max_entries;
   const { low, high, center, half, kind } = given.values;
   const agrees =
-    keepsPeriods(given, told) &&
+    keepsRules(given, told) &&
     given.max_entries === limit &&
     (whole || !shape.has("limit") || shape.count("limit") === limit) &&
     agree(given, told, "name", "period", "reports_per_period", "messages") &&
@@ -245,15 +250,20 @@ function check(given: Document, told: Told): void {
   }
 }
 
-/** Whether rules for several periods are ones that this client knows, and that go together. */
-function keepsPeriods(given: Document, { rotation, memoize, memoize_cap }: Told): boolean {
+/** Whether turns, memos and seeds are by rules that this client knows, and that go together. */
+function keepsRules(
+  given: Document,
+  { rotation, memoize, memoize_cap, seed_from, mechanism }: Told,
+): boolean {
   const isCount = (number: number): boolean => Number.isInteger(number) && number >= 1 && number <= 1000;
   const memoizes = memoize === "record" && isCount(memoize_cap) && given.reports_per_period === 1;
+  const handedOut = seed_from === "server" && !memoizes && !mechanism.delta; // a delta needs seeds nobody chose
   return (
     isCount(rotation) &&
+    (handedOut || seed_from === "device") &&
     (memoizes || (memoize === "off" && memoize_cap === 0)) &&
     (given.period !== "once" || (rotation === 1 && !memoizes)) &&
-    given.format === FORMATS[rotation > 1 || memoizes ? 1 : 0]
+    given.format === FORMATS[rotation > 1 || memoizes || handedOut ? 1 : 0]
   );
 }
 

@@ -14,11 +14,11 @@ import { blake2b } from "./blake2b.js";
 import { type Batch, type Book, changeBook, listIn, placeOf, readBook, widthOf } from "./book.js";
 import { fromHex, joined, littleEndian, toHex } from "./bytes.js";
 import type { DeviceRecord } from "./client.js";
-import { post } from "./delivery.js";
+import { askNonce, post } from "./delivery.js";
 import { Refused } from "./errors.js";
 import { Ledger } from "./ledger.js";
 import { periodOf } from "./periods.js";
-import { refuseMemoized } from "./sealing.js";
+import { checkSealable } from "./sealing.js";
 import { browserStore, type Store } from "./store.js";
 import { type Labels, labelsFrom, labelsText, type Stratum } from "./strata.js";
 import type { Task } from "./task.js";
@@ -71,7 +71,7 @@ export class Uploader {
     options: UploaderOptions = {},
   ) {
     const sealed = options.sealedFor !== undefined;
-    if (sealed) refuseMemoized(task);
+    if (sealed) checkSealable(task);
     this.#options = options;
     this.#batch = options.batch ?? 500;
     if (!(this.#batch >= 1)) throw new Refused(`A batch has at least 1 report, not ${this.#batch}.`);
@@ -79,8 +79,7 @@ export class Uploader {
     this.ledger = new Ledger(options.store ?? browserStore());
     this.#place = placeOf(task, sealed);
     this.#width = widthOf(task, sealed);
-    this.#url =
-      address(url) + (sealed ? `/v2/tasks/${task.digest}/sealed` : `/v1/tasks/${task.digest}/reports`);
+    this.#url = `${address(url)}/${sealed ? "v2" : "v1"}/tasks/${task.digest}/`;
     const { signal } = this.#closing;
     globalThis.addEventListener?.("pagehide", () => this.#leave(), { signal }); // in Node, no page goes
     globalThis.addEventListener?.("online", () => this.#rouse?.(), { signal });
@@ -91,27 +90,31 @@ export class Uploader {
    * Report a record, once per task and period as the task allows; whether there was budget left for it, and it was the
    * device's turn.
    *
-   * The report is spent and queued in one step, so asking again, in whatever tab, sends nothing twice.
+   * The report is spent and queued in one step, so asking again, in whatever tab, sends nothing twice. If its seeds come
+   * from the collector, which hands out none now, this is refused, and nothing is spent.
    */
   async report(record: DeviceRecord, day?: Date): Promise<boolean> {
     const shown = day ?? new Date();
     const stratum = this.#stratum(shown, day !== undefined || isSet(shown));
+    const { sealedFor, labels } = this.#options;
+    let nonce: string | undefined;
+    if (this.task.needsNonce) {
+      if (!(await this.ledger.mayReport(this.task, shown))) return false;
+      nonce = await askNonce(`${this.#url}nonces`, newId(), ...this.#access());
+    }
     let batches: Batch[] | undefined;
     const queue = (book: Book, payload: Uint8Array): void => {
-      batches = this.#queue(book, payload, stratum);
+      batches = this.#queue(book, payload, stratum, nonce);
     };
-    const { sealedFor, labels } = this.#options;
-    const made = await this.ledger.spend(this.task, record, sealedFor, shown, queue, labels);
+    const made = await this.ledger.spend(this.task, record, sealedFor, shown, queue, labels, nonce);
     this.#wake(batches);
     return made !== undefined;
   }
 
   /** Take reports of today's period, made elsewhere, one after another; they are in the store when this resolves. */
   async add(reports: Uint8Array): Promise<void> {
-    if (this.#options.sealedFor) {
-      throw new Refused(
-        "Reports for a shuffler are sealed by the ledger that makes them: call report(record).",
-      );
+    if (this.#options.sealedFor || this.task.needsNonce) {
+      throw new Refused("Reports for a shuffler, or with a nonce, are made here: call report(record).");
     }
     if (!reports.length || reports.length % this.#width) {
       throw new Refused(`${reports.length} bytes are no reports of ${this.#width} bytes.`);
@@ -177,13 +180,13 @@ export class Uploader {
     };
   }
 
-  /** Add reports of a stratum to a book, in batches; all that wait in it. */
-  #queue(book: Book, reports: Uint8Array, stratum: Stratum): Batch[] {
+  /** Add reports of a stratum to a book, in batches, a single one under its nonce; all that wait in it. */
+  #queue(book: Book, reports: Uint8Array, stratum: Stratum, nonce?: string): Batch[] {
     const batches = listIn(book.outbox, this.#place);
     for (let start = 0; start < reports.length; start += this.#batch * this.#width) {
       batches.push({
         ...stratum,
-        id: newId(),
+        id: nonce ?? newId(),
         reports: toHex(reports.subarray(start, start + this.#batch * this.#width)),
       });
     }
@@ -304,11 +307,16 @@ export class Uploader {
     }
   }
 
+  /** The token, and a signal for when an answer is no longer waited for. */
+  #access(): [string | undefined, AbortSignal] {
+    return [this.#options.token, AbortSignal.timeout(1000 * (this.#options.timeout ?? 30))];
+  }
+
   async #post(batch: Batch): ReturnType<typeof post> {
     const bytes = fromHex(batch.reports)!;
     const body = this.#options.sealedFor ? joined(bytes) : envelope(this.task, bytes);
-    const patience = AbortSignal.timeout(1000 * (this.#options.timeout ?? 30));
-    return post(this.#url, body, batch, this.#options.token, patience);
+    const route = this.#options.sealedFor ? "sealed" : "reports";
+    return post(this.#url + route, body, batch, ...this.#access());
   }
 
   #count(reports: string): number {
