@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from collecting import collected_task, collecting
 
 from hubbub.collect.keypair import KeyPair
 from hubbub.primitives.errors import Refused
@@ -32,6 +33,16 @@ for (const document of documents) {
     console.log(Buffer.from(item).toString("hex"));
   }
 }
+"""
+
+
+REPORT = """
+import { FileStore, Task, Uploader } from "PACKAGE/node.js";
+const [path, address, token, digest] = process.argv.slice(2);
+const task = await Task.fetch(`${address}/v1/tasks/${digest}/device`);
+const uploader = new Uploader(address, task, { store: new FileStore(path), token });
+console.log(await uploader.report(["7"]), await uploader.flush(), await uploader.report(["7"]));
+uploader.close();
 """
 
 
@@ -97,6 +108,20 @@ def test_what_javascript_seals_python_opens(
         for place in range(0, len(first), 7):
             changed = first[:place] + bytes([first[place] ^ 1]) + first[place + 1 :]
             assert _opens_nothing(pair, task, changed)
+
+
+def test_the_collector_takes_reports_with_seeds_that_it_handed_out(
+    node: str, package: Path, tmp_path: Path
+) -> None:
+    """JavaScript asks for a nonce and reports with it; two devices have two."""
+    program, task = tmp_path / "report.mjs", collected_task(seed_from="server")
+    program.write_text(REPORT.replace("PACKAGE", package.as_posix()))
+    with collecting(f"sqlite:///{tmp_path / 's.db'}", task) as collector:
+        for device in ("one", "two"):
+            given = (tmp_path / device, collector.address, collector.token, task.digest.hex())
+            said = subprocess.run([node, program, *given], capture_output=True, text=True, check=True)
+            assert said.stdout.split() == ["true", "true", "false"]
+        assert collector.reports == 2
 
 
 def test_label_vectors_are_what_python_does(label_maker: ModuleType) -> None:
