@@ -71,7 +71,7 @@ def _several_words(task: Task) -> str:
     if several < 2:
         return ""
     if task.seed_from == "server":
-        return " Forgers cannot choose the seeds of reports, so other keys move with it by chance alone."
+        return " Seeds of reports come from the collector: forgers have those that they are handed, and no others."
     return f" Forgers choose the seeds of reports, so each can do that to {several:,.0f} keys of their choice at once."
 
 
