@@ -156,7 +156,9 @@ def joined(parts: list[Moments]) -> Moments:
     counts = [each.counts for each in parts]
     both = None
     if counts[0] is not None:
-        both = replace(counts[0], **{name: column(name, counts) for name in ("reports", "named", "signed")})
+        both = replace(
+            counts[0], **{name: column(name, counts) for name in ("reports", "named", "signed", "around")}
+        )
     return Moments(**{name: column(name, parts) for name in names}, counts=both)
 
 
@@ -166,6 +168,8 @@ def limits(task: Task, moments: Moments, quantity: Quantity, levels: Any) -> tup
     value, _, low, high, unknown = normal_limits(task, moments, quantity, -NormalDist().inv_cdf(odds / 2))
     if moments.counts is not None:
         values = Range(task.low, task.high, task.scale.center, task.scale.half)
+        if moments.counts.named is None and quantity == "frequency":
+            quantity, values = "mean", Range(0.0, 1.0, 0.0, 1.0)
         wanted = Wanted(quantity, odds, values, levels, KEYS if levels is not None else 1)
         low, high = wanted.limits(moments.counts, low, high, unknown)
         low, high = np.minimum(low, value), np.maximum(high, value)

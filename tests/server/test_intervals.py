@@ -26,7 +26,7 @@ from hubbub.server.fold import aggregate
 from hubbub.server.intervals import Wanted
 from hubbub.server.quantities import normal_limits
 from hubbub.server.quotients import least_named, quotient_limits
-from hubbub.server.tails import Law, beyond, solve
+from hubbub.server.tails import Law, TwoKinds, Votes, beyond, solve
 from hubbub.simulation.populations import zipf_population
 from hubbub.simulation.rehearsal import repeated_states, simulate, true_values
 
@@ -480,3 +480,37 @@ def test_the_same_state_has_the_same_intervals(make_task: Any) -> None:
     assert len(np.unique(one.high[same])) > 1
     assert (one.low <= one.value).all()
     assert (one.value <= one.high).all()
+
+
+def test_holders_who_vote_nearly_surely_are_a_kind_of_their_own() -> None:
+    """Tails of names by 40 holders (97% each) and 3,000 others (0.1%), against the exact convolution.
+
+    They are within 20% below 1/10, and hardly ever below. One binomial number with the same mean and variance has an
+    upper tail that is less than 70% of it: intervals from it would miss.
+    """
+    held, absent = (_binomial(40, 0.97), _binomial(3000, 0.001))
+    exact = np.convolve(held, absent)
+    law = TwoKinds(Votes(40.0, 0.97, 0.0), Votes(3000.0, 0.001, 0.0))
+    mean, variance = 40 * 0.97 + 3.0, 40 * 0.97 * 0.03 + 3 * 0.999
+    rate = 1 - variance / mean
+    places = np.arange(1, 80)
+    above = np.array([exact[place:].sum() for place in places])
+    below = np.array([exact[: place + 1].sum() for place in places])
+    for found, true in ((law.at_least(places), above), (law.at_most(places), below)):
+        looked = (true > 1e-7) & (true < 0.1)
+        assert looked.sum() > 4
+        assert np.all(found[looked] < 1.2 * true[looked])
+        assert np.all(found[looked] > 0.97 * true[looked])
+    far = (above > 1e-5) & (above < 1e-3)
+    assert far.any()
+    assert np.all(Law(mean / rate, rate, 0.0).at_least(places)[far] < 0.7 * above[far])
+
+
+def _binomial(people: int, chance: float) -> np.ndarray:
+    """The probabilities of 0, 1, ... 80 at most."""
+    most = min(people, 80)
+    logs = [
+        math.lgamma(people + 1) - math.lgamma(k + 1) - math.lgamma(people - k + 1) for k in range(most + 1)
+    ]
+    counts = np.arange(most + 1)
+    return np.exp(np.array(logs) + counts * math.log(chance) + (people - counts) * math.log1p(-chance))

@@ -224,7 +224,8 @@ class HadamardResponse(Mechanism):
             signed_noise=((1 - self.gain) / self.blocks, self.gain),
             around=counts.sum(axis=1)[block],
         )
-        seen, share = counts.sum(axis=1)[block] / n, np.clip(found.frequency, 0, 1)
+        share = np.clip(found.frequency, 0, 1)
+        seen = np.maximum(counts.sum(axis=1)[block] / n, found.signed_noise[0])  # no block is silent for ever
         return Moments(found.frequency, (seen - self.gain**2 * share) / (n * self.gain**2), counts=found)
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:

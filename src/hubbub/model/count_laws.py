@@ -9,6 +9,8 @@ import numpy as np
 
 from hubbub.primitives.arrays import Floats, Int64s
 
+#: How much more often a holder votes than others do, from which on holders are looked at apart.
+SURE = 0.2
 #: Standard errors above 0 from which on a frequency is taken into account in a variance.
 TOLD_APART = 2.0
 
@@ -42,6 +44,8 @@ class Counts:
     #: Reports for or against a key, where those of other keys are among them, as many for as against: they add to the
     #: variance of `signed`, which is this many at least.
     around: Int64s | None = None
+    #: Whether people were drawn at random: then their number of holders varies, too.
+    drawn: bool = False
 
     @property
     def frequency(self) -> Floats:
@@ -64,6 +68,15 @@ class Counts:
             noise = np.sqrt(self.voted(0.0) / reports) / self.signed_gain
             return np.asarray(told_apart(np.abs(self.mean), noise))
         return np.asarray(told_apart(self.frequency, np.sqrt(self.noise[0] / reports) / self.gain))
+
+    @property
+    def two_kinds(self) -> bool:
+        """Whether holders vote so surely that their votes and those of others have to be told apart.
+
+        Not if people are drawn, who are all of one kind then. Where holders vote rarely, all votes are nearly Poisson.
+        """
+        gain = self.signed_gain if self.named is None else self.gain
+        return not self.drawn and not self.noise[2] and gain >= SURE
 
     def voted(self, frequency: Any) -> Any:
         """The probability that a report is for or against a key with this frequency."""

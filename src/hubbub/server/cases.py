@@ -10,7 +10,7 @@ import numpy as np
 
 from hubbub.model.count_laws import TOLD_APART, Counts
 from hubbub.primitives.arrays import Bools, Floats, Int64s
-from hubbub.server.tails import SAFE, Law, Ties, solve
+from hubbub.server.tails import SAFE, Law, Ties, TwoKinds, Votes, solve
 
 #: Ties are broken in so many ways.
 LEVELS = 64
@@ -79,8 +79,28 @@ class Cases:
 
     # Laws under a hypothesis
 
-    def named_law(self, frequency: Any) -> Law:
-        """N if keys have this frequency: the binomial law with its mean and variance."""
+    def named_law(self, frequency: Any) -> Law | TwoKinds:
+        """N if keys have this frequency: names by holders, and by others, each binomial with its mean and variance.
+
+        People who are drawn at random are of one kind.
+        """
+        if not self.counts.two_kinds:
+            return self.matched_law(frequency)
+        alone, held, _ = self.counts.noise
+        idle, gain, share = self.counts.idle, self.counts.gain, np.clip(frequency, 0, 1)
+        means, variances = (idle + gain, idle), (alone + held, alone)
+        rates = [
+            float(np.clip(1 - variance / mean, 1e-9, 1 - 1e-9)) if mean > 0 else 1e-9
+            for mean, variance in zip(means, variances, strict=True)
+        ]
+        beyond = np.maximum(idle + gain * frequency, 0.0) / (idle + gain * share)
+        more, fewer = np.maximum(beyond, 1), np.minimum(beyond, 1)
+        people = self.reports * share * more, self.reports * (1 - share) * more
+        sizes = [count * mean / rate for count, mean, rate in zip(people, means, rates, strict=True)]
+        return TwoKinds(Votes(sizes[0], rates[0] * fewer, 0.0), Votes(sizes[1], rates[1] * fewer, 0.0))
+
+    def matched_law(self, frequency: Any) -> Law:
+        """The same by one binomial law with its mean and variance."""
         idle, gain, share = self.counts.idle, self.counts.gain, np.clip(frequency, 0, 1)
         mean = idle + gain * share
         rate = np.clip(1 - named_variance(self.counts, share) / mean, 1e-9, 1 - 1e-9)
@@ -88,14 +108,25 @@ class Cases:
         beyond = np.maximum(idle + gain * frequency, 0.0) / mean
         return Law(self.reports * mean / rate * np.maximum(beyond, 1), rate * np.minimum(beyond, 1), 0.0)
 
-    def signed_law(self, mean: Any, frequency: Any) -> Law:
-        """D if keys have this mean and frequency, where names are not counted."""
+    def signed_law(self, mean: Any, frequency: Any) -> Law | TwoKinds:
+        """D if keys have this mean and frequency: votes of holders, whose values are alike, and of the others."""
         seen, tilt = self.counts.voted(frequency), self.counts.signed_gain * mean
         plus, minus = np.maximum(seen + tilt, 0) / 2, np.maximum(seen - tilt, 0) / 2
         most = np.maximum(plus + minus, 1.0)
-        return Law(self.reports, plus / most, minus / most, np.where(plus + minus > 1 - 1e-9, 2.0, 1.0))
+        span = np.where(plus + minus > 1 - 1e-9, 2.0, 1.0)
+        if not self.counts.two_kinds:
+            return Law(self.reports, plus / most, minus / most, span)
+        # Holders are whole people: half of one could not vote +1.
+        people = np.ceil(self.reports * np.maximum(frequency, np.abs(mean)) - 1e-9)
+        share = np.maximum(people / np.maximum(self.reports, 1), 1e-12)
+        sure = np.minimum(sum(self.counts.signed_noise), 1.0)
+        rest = np.maximum(1 - share, 1e-12)
+        other = np.clip((seen - sure * share) / rest, self.counts.signed_noise[0], 1.0)
+        pro, contra = ((sure + sign * np.clip(tilt / share, -sure, sure)) / 2 for sign in (1, -1))
+        holders = Votes(people, pro, contra)
+        return TwoKinds(holders, Votes(self.reports * np.maximum(1 - share, 0), other / 2, other / 2), span)
 
-    def value_law(self, value: Any, values: Range) -> tuple[Law, Any]:
+    def value_law(self, value: Any, values: Range) -> tuple[Law | TwoKinds, Any]:
         """The law of n * (value's estimate), and the unit in which it is a sum of votes.
 
         That is center N / gain + half D / signed_gain, background aside: D alone if the center is 0. Otherwise votes
@@ -109,7 +140,7 @@ class Cases:
             scale = np.clip((least + background) / background, 0.0, 1.0)
         frequency = self._frequency_with(value, values)
         mean = (value - values.center * frequency) / values.half
-        if laws.named is None:
+        if laws.named is None or (values.center == 0 and laws.two_kinds):
             return self.signed_law(mean, frequency), values.half / laws.signed_gain
         by_name, by_side = values.center / laws.gain, values.half / laws.signed_gain
         seen, tilt = laws.idle + laws.gain * frequency, laws.signed_gain * mean
@@ -120,12 +151,22 @@ class Cases:
         together = (1 - laws.idle - laws.gain) / laws.gain + laws.noise[2] / laws.gain**2 * (1 - frequency)
         variance = scale * (
             by_name**2 * named_variance(laws, frequency)
-            + by_side**2 * (alone + held * frequency - tilt**2)
+            + by_side**2 * (alone + held * frequency - self._of_values(mean, frequency))
             + 2 * values.center * values.half * mean * together
         )
         unit = (np.maximum(variance, 1e-300) + (plus - minus) ** 2 / _MORE) / np.maximum(plus + minus, 1e-300)
         most = np.maximum((plus + minus) / (_MORE * unit), 1.0) * _MORE * unit
         return Law(_MORE * self.reports, plus / most, minus / most), unit
+
+    def _of_values(self, mean: Any, frequency: Any) -> Any:
+        """What is no noise of D's mean square: of people who stay the same, that of their values, m^2 / f at least.
+
+        Of people who are drawn, m^2.
+        """
+        square = (self.counts.signed_gain * mean) ** 2
+        if not self.counts.two_kinds:
+            return square
+        return square / np.clip(np.maximum(frequency, np.abs(mean)), 1e-12, 1)
 
     def _least_with(self, value: Any, values: Range) -> Any:
         """The least frequency that is possible if this is the mean value."""
@@ -149,7 +190,20 @@ class Cases:
         most = least + self._names / (heard * self.counts.gain)  # beyond, the likelihood falls
         if values.center and not values.low <= 0 <= values.high:
             most = np.maximum(np.maximum(value / values.low, value / values.high), least)
-        return self._likeliest(value, values, least, most)
+        found = self._likeliest(value, values, least, most)
+        if not self.counts.two_kinds:
+            return found
+        # The likelihood is that of Poisson numbers. Where holders are named nearly surely, N tells their number better.
+        low, high = self._named_range
+        return np.maximum(np.clip(found, low, high), least)
+
+    @cached_property
+    def _named_range(self) -> tuple[Floats, Floats]:
+        """Frequencies that are within `TOLD_APART` standard errors of the one that N tells."""
+        heard, share = np.maximum(self.reports, 1), self._names / np.maximum(self.reports, 1)
+        told = np.maximum((share - self.counts.idle) / self.counts.gain, 0)
+        error = TOLD_APART * np.sqrt(named_variance(self.counts, told) / heard) / self.counts.gain
+        return told - error, told + error
 
     @cached_property
     def _names(self) -> Int64s:
@@ -254,7 +308,7 @@ class Cases:
     def votes_law(self, value: Any, values: Range, frequency: Any) -> Law:
         """Votes for and against if this is the mean value: as many as N varies, each for the key by the same odds."""
         laws = self.counts
-        mean, cast = (value - values.center * frequency) / values.half, self.named_law(frequency)
+        mean, cast = (value - values.center * frequency) / values.half, self.matched_law(frequency)
         lean = np.clip(laws.signed_gain * mean / (laws.idle + laws.gain * frequency), -1, 1)
         return Law(cast.reports, cast.plus * (1 + lean) / 2, cast.plus * (1 - lean) / 2)
 
@@ -277,7 +331,7 @@ class Cases:
             return tail(value, -1)
 
         law, unit = self.value_law(found, values)
-        step = 2 * unit * np.sqrt(np.maximum((law.plus + law.minus) * law.reports, 1)) / self.reports
+        step = 2 * unit * np.sqrt(np.maximum(law.cast, 1)) / self.reports
         found = np.asarray(found, dtype=np.float64)
         no_names = -values.center * laws.idle / laws.gain if values.center else 0.0
         bottom = no_names if values.center and values.low >= 0 else -np.inf

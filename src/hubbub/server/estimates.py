@@ -334,7 +334,8 @@ def estimate(
         )
     ids, names = _asked(task, keys)
     method = "none" if forged else refine or task.mechanism.refinement
-    question = Question(ids, quantity, level, simultaneous, method, groups, forged)
+    candidates = task.keys.count if task.keys.kind == "closed" else 0
+    question = Question(ids, quantity, level, simultaneous, method, groups, forged, candidates)
     found = answer(task, state, question)
     columns, floor, notes = (
         found.columns,
@@ -358,6 +359,10 @@ def estimate(
     if found.unknown.any():
         notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
     flagged = ~(found.significance > question.apart)
+    if len(names) < candidates:
+        notes.append(
+            f"What stands out is judged among all {candidates:,} keys, whichever of them are asked for."
+        )
     return Estimate(
         names,
         *columns,

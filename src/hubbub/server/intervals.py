@@ -18,6 +18,11 @@ of the probability of exactly t, a part u is counted in the upper tail and the r
 number that depends on key and state as if drawn at random. The tails are then uniform, and coverage is 1 - odds.
 The same state always gives the same interval; one report more can move its ends by the worth of one report.
 
+Where epsilon is large, holders of a key name it nearly surely, and the others hardly ever. Then their votes are counted
+apart (`hubbub.server.tails.TwoKinds`): all that exceeds the mean comes from the others, and one binomial number with the
+same mean and variance would hide it. Of a signed count, what holders add to the variance is that of votes with their
+values, taken as all alike, which is the most that it can be: with values that differ, means are covered up to 97.5%.
+
 Where the standard deviation of a count is above 5 z^3, z the half-width of the interval in standard errors (2 or more),
 a skewed tail differs by less than a tenth of itself from a normal one, in opposite directions on the two sides, and
 the normal interval is given.
@@ -64,6 +69,7 @@ from hubbub.model.state import State
 from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.server.cases import LEVELS, Cases, Range, named_variance, telling
 from hubbub.server.quotients import ratio_limits
+from hubbub.server.tails import Law, TwoKinds
 
 #: Ties are broken for counts of at most this variance. (Above, a count more or less is a detail.)
 _COARSE = 100.0
@@ -126,12 +132,13 @@ class Wanted:
         """
         cases = Cases(self._needed(counts, np.ones(len(count_variance(counts)), dtype=bool)), None, self.odds)
         if self.quantity in ("frequency", "conditional"):
-            law, count = cases.named_law(0.0), cases.counts.named
+            law: Law | TwoKinds = cases.named_law(0.0)
+            count = cases.counts.named
         else:
             law, unit = cases.value_law(np.zeros(len(cases.reports)), self.values)
             count = cases.total(self.values) / unit
         assert count is not None
-        above, below = law.surprise(count), law.mirrored.surprise(-count)
+        above, below = law.surprise(count), law.surprise_below(count)
         signed = np.where(above > 0, above, np.minimum(-below, 0.0))
         return np.clip(signed, -1e9, 1e9)[cases.of_key]
 

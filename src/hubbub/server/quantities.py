@@ -37,6 +37,8 @@ class Question:
     groups: int = 1
     #: Reports that may be forged: intervals hold all the same, see `hubbub.server.forgers`.
     forgers: int = 0
+    #: Keys that the asked ones were chosen from. Somebody may ask for the luckiest of all after a look at the others.
+    candidates: int = 0
 
     @property
     def together(self) -> int:
@@ -45,13 +47,13 @@ class Question:
 
     @cached_property
     def apart(self) -> float:
-        """Standard errors from 0 of what stands out among these keys."""
-        return width_for(self.level, self.together)
+        """Standard errors from 0 of what stands out among these keys, and those that they were chosen from."""
+        return width_for(self.level, max(len(self.ids), self.candidates) * self.groups)
 
     @cached_property
     def width(self) -> float:
         """Half of an interval, in standard errors."""
-        return self.apart if self.simultaneous else width_for(self.level)
+        return width_for(self.level, self.together if self.simultaneous else 1)
 
 
 @dataclass(frozen=True)
@@ -192,11 +194,13 @@ def of_people_drawn(moments: Moments, reports: int) -> Moments:
         found = replace(found, mean_variance=moments.mean_variance + spread)
     if mean is not None and moments.covariance is not None:
         found = replace(found, covariance=moments.covariance + mean * (1 - held) / reports)
+    if counts is not None:
+        found = replace(found, counts=replace(counts, drawn=True))
     if counts is not None and counts.named is not None:
         # Where a report speaks of some keys only, the people behind those that do are drawn already.
         alone, more, mixed = counts.noise
         mixed += counts.gain**2 * float(np.mean(counts.reports)) / reports
-        found = replace(found, counts=replace(counts, noise=(alone, more, mixed)))
+        found = replace(found, counts=replace(counts, noise=(alone, more, mixed), drawn=True))
     return found
 
 

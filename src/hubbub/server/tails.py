@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from hubbub.primitives.arrays import Floats
 
 #: Doublings of a bracket, and halvings of it: to 2^-24 of a few standard errors.
 _DOUBLINGS, _HALVINGS = 60, 24
+#: Steps of Newton's rule, none longer than 1: saddlepoints are hardly ever further than a few from 0.
+_STEPS = 8
 #: erfc with a relative error below 1.2e-7 everywhere (Press et al., Numerical Recipes, section 6.2).
 _ERFC = (
     -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
@@ -69,9 +71,13 @@ class Law:
         return np.where((edge < 0) & (np.asarray(self.minus) <= 0), -np.inf, z)
 
     @property
-    def mirrored(self) -> Law:
-        """The law of minus the sum."""
-        return Law(self.reports, self.minus, self.plus, self.span)
+    def cast(self) -> Floats:
+        """Votes in the mean."""
+        return np.asarray(self.reports * (self.plus + self.minus))
+
+    def surprise_below(self, count: Any) -> Floats:
+        """The same for `count` or less."""
+        return Law(self.reports, self.minus, self.plus, self.span).surprise(-np.asarray(count))
 
     def at_least(self, count: Any) -> Floats:
         """P(sum >= count)."""
@@ -79,7 +85,7 @@ class Law:
 
     def at_most(self, count: Any) -> Floats:
         """P(sum <= count). That nothing was named, where there are no votes against, is known exactly."""
-        found = self.mirrored.at_least(-np.asarray(count))
+        found = beyond(self.surprise_below(count))
         nothing = (np.asarray(count) == 0) & (np.asarray(self.minus) <= 0)
         with np.errstate(divide="ignore"):
             return np.where(nothing, np.exp(self.reports * np.log1p(-np.asarray(self.plus))), found)
@@ -106,6 +112,84 @@ class Law:
         return np.asarray(found)
 
 
+class Votes(NamedTuple):
+    """Independent votes of so many people of one kind, each for, against or not at all."""
+
+    people: Any
+    plus: Any
+    minus: Any
+
+
+@dataclass(frozen=True)
+class TwoKinds:
+    """The sum of votes of two kinds of people: those who hold a key, and the others.
+
+    One kind with the same mean and variance has other tails where holders vote nearly surely: what exceeds the mean
+    then comes from the others, who are many and vote rarely.
+    """
+
+    holders: Votes
+    others: Votes
+    span: Any = 1.0
+
+    @property
+    def cast(self) -> Floats:
+        """Votes in the mean."""
+        return np.asarray(sum(kind.people * (kind.plus + kind.minus) for kind in (self.holders, self.others)))
+
+    def surprise(self, count: Any) -> Floats:
+        """The z for which a normal number is above z as often as the sum is `count` or more."""
+        edge = np.asarray(count, dtype=np.float64) - 0.5 * np.asarray(self.span)
+        with np.errstate(all="ignore"):
+            mean, spread, third = self._cumulants(1.0)
+            skew, t = third / spread**1.5, np.clip((edge - mean) / spread, -1, 1)
+            for _ in range(
+                _STEPS
+            ):  # the saddlepoint, where the tilted sum has its mean at the edge: Newton's rule
+                mean, spread, _ = self._cumulants(np.exp(t))
+                t = t + np.clip((edge - mean) / np.maximum(spread, 1e-300), -1, 1)
+            spread, log_mean = self._cumulants(np.exp(t))[1], 0.0
+            for people, plus, minus in (self.holders, self.others):
+                log_mean = log_mean + people * np.log1p(plus * np.expm1(t) + minus * np.expm1(-t))
+            w = np.sign(t) * np.sqrt(np.maximum(2 * (t * edge - log_mean), 0))
+            step = 2 * np.sinh(self.span * t / 2) / self.span
+            z = np.where(np.abs(w) < 1e-3, w + skew / 6, w + np.log(step * np.sqrt(spread) / w) / w)
+        most = sum(kind.people * (np.asarray(kind.plus) > 0) for kind in (self.holders, self.others))
+        least = -sum(kind.people * (np.asarray(kind.minus) > 0) for kind in (self.holders, self.others))
+        return np.where(edge >= most, np.inf, np.where(edge <= least, -np.inf, z))
+
+    def _cumulants(self, tilt: Any) -> tuple[Any, Any, Any]:
+        """Mean, variance and third central moment of the sum if votes are weighed by tilt^vote."""
+        first = second = third = 0.0
+        for people, plus, minus in (self.holders, self.others):
+            pro, contra = plus * tilt, minus / tilt
+            whole = 1 - plus - minus + pro + contra
+            pro, contra = pro / whole, contra / whole
+            lean, both = pro - contra, pro + contra
+            first = first + people * lean
+            second = second + people * (both - lean**2)
+            third = third + people * lean * (1 - 3 * both + 2 * lean**2)
+        return first, second, third
+
+    def surprise_below(self, count: Any) -> Floats:
+        """The same for `count` or less."""
+        holders, others = (Votes(each.people, each.minus, each.plus) for each in (self.holders, self.others))
+        return TwoKinds(holders, others, self.span).surprise(-np.asarray(count))
+
+    def at_least(self, count: Any) -> Floats:
+        """P(sum >= count)."""
+        return beyond(self.surprise(count))
+
+    def at_most(self, count: Any) -> Floats:
+        """P(sum <= count). That nothing was named, where there are no votes against, is known exactly."""
+        found = beyond(self.surprise_below(count))
+        kinds = (self.holders, self.others)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            silent = sum(kind.people * np.log1p(-np.minimum(kind.plus, 1)) for kind in kinds)
+        nothing = (np.asarray(count) == 0) & np.all([np.asarray(kind.minus) <= 0 for kind in kinds], axis=0)
+        return np.where(nothing, np.exp(np.nan_to_num(silent)), found)
+
+
 @dataclass(frozen=True)
 class Ties:
     """How much of the probability of exactly what was seen is counted in the upper tail, and in the lower one."""
@@ -113,7 +197,7 @@ class Ties:
     upper: Any
     lower: Any
 
-    def above(self, law: Law, count: Any) -> Floats:
+    def above(self, law: Law | TwoKinds, count: Any) -> Floats:
         """P(sum > count) and a part of P(sum = count)."""
         found = law.at_least(count)
         return (
@@ -122,7 +206,7 @@ class Ties:
             else self.upper * found + (1 - self.upper) * law.at_least(count + law.span)
         )
 
-    def below(self, law: Law, count: Any) -> Floats:
+    def below(self, law: Law | TwoKinds, count: Any) -> Floats:
         """P(sum < count) and a part of P(sum = count)."""
         found = law.at_most(count)
         return (
