@@ -178,6 +178,36 @@ def test_several_messages_are_made_stratum_by_stratum(table: Path) -> None:
     assert 5000 < len(made) < 7000  # a mean of 2 each: 13 standard deviations either side
 
 
+RULES = [("--rotation", 4), ("--memoize-cap", 1), ("--rotation", 4, "--memoize-cap", 1)]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_rules_that_devices_keep_are_not_for_tables(
+    rules: tuple[object, ...], table: Path, tmp_path: Path
+) -> None:
+    """Who has a table has no ledger: 4 weeks of one record would be 4 reports, where the task says 1 over all time."""
+    task, output = new_task(tmp_path, *rules), tmp_path / "f.reports"
+    for when in (("--day", "when"), ("--period", "2026-W46"), ()):
+        said = refuse("privatize", table, task, *USER, *when, "-o", output)
+        assert "devices keep with a ledger" in said
+        assert "hubbub simulate" in said
+        assert all(
+            ("rotation = 4" in said, "memoize" in said)[option == "--memoize-cap"] for option in rules[::2]
+        )
+    assert not output.exists()
+    with refused("a table has no ledger"):
+        privatize({"ann": ["home"]}, Task.load(task))
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_such_tasks_can_be_rehearsed(rules: tuple[object, ...], table: Path, tmp_path: Path) -> None:
+    task = new_task(tmp_path, *rules)
+    assert succeed("simulate", task, "--like", table, *USER)["reports"] == 3000
+    large = tmp_path / "large.toml"
+    succeed("task", "new", "--name", "x", "--keys", 300, *KEY, "--period", "week", *rules, "-o", large)
+    assert succeed("simulate", large, "--users", 1000)["people"] == 1000
+
+
 def test_frames_and_mappings(task: Path) -> None:
     import pandas as pd
 

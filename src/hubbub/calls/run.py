@@ -21,7 +21,6 @@ from hubbub.plan.advice import advised
 from hubbub.plan.proposal import Wish, span_for
 from hubbub.primitives.coins import SecretCoins, SystemSeeds
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.nonces import refuse_tables
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.breakdown import Breakdown, estimate_by
@@ -30,7 +29,14 @@ from hubbub.server.fold import aggregate
 from hubbub.server.truncation import Truncation, truncation_of_table
 from hubbub.tables.attributes import Placed, Told, distinct, placed, read_placed
 from hubbub.tables.counts import read_vocabulary
-from hubbub.tables.records import Table, TableLike, encode_table, has_values, read_table
+from hubbub.tables.records import (
+    Table,
+    TableLike,
+    encode_table,
+    has_values,
+    read_table,
+    refuse_device_rules,
+)
 from hubbub.tables.sources import Source
 
 #: What is said where nobody has listed the keys.
@@ -283,8 +289,10 @@ def privatize(
     For a task with labels, `labels` says which column tells which (left out: the one that is called so), and every user
     has one combination. For a task with periods, `period` is that of all rows, or `day` the column that tells each
     row's, and a user has a record in each. The reports are then kept apart in `parts`.
+
+    Tasks with turns, memos or seeds from the server have rules that devices keep, and are refused.
     """
-    refuse_tables(task)
+    refuse_device_rules(task)
     told = Told(labels or {}, day, period)
     if not task.labels and told == Told():
         entries, tidied = encode_table(task, read_table(table, user, key, value))
