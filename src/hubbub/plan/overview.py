@@ -280,7 +280,9 @@ def planned_year(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: 
     if model != "local" or wish.messages or wish.delta or wish.forgers:
         raise Refused("A year is planned in the local model, without a delta, several messages and forgers.")
     if wish.quantity == "sum":
-        raise Refused("Sums are over those who report, who differ from period to period: plan a frequency or mean.")
+        raise Refused(
+            "Sums are over those who report, who differ from period to period: plan a frequency or mean."
+        )
     wish = replace(wish, share=_USUAL_SHARE if wish.share is None else wish.share)
     spent = {(turns, 0): budget * turns / periods_in_year(period) for turns in turns_in_year(period)}
     spent |= {(1, cap): budget / cap for cap in CAPS}
