@@ -18,6 +18,8 @@ from hubbub.protocol.files import load_reports_by, load_state, load_states, tota
 from hubbub.protocol.strata import UNTOLD, Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
+from hubbub.tables.attributes import grouped
+from hubbub.tables.records import read_table
 
 PAGES = ("home", "search", "help", "cart")
 USER, KEY = ("--user", "user", "--key", "page"), ("--epsilon", 2, "--max-entries", 4)
@@ -176,6 +178,36 @@ def test_several_messages_are_made_stratum_by_stratum(table: Path) -> None:
     assert len(made.parts) == 3
     assert sum(map(len, made.parts.values())) == len(made)
     assert 5000 < len(made) < 7000  # a mean of 2 each: 13 standard deviations either side
+
+
+RULES = [("--rotation", 4), ("--memoize-cap", 1), ("--rotation", 4, "--memoize-cap", 1)]
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_rules_that_devices_keep_are_not_for_tables(
+    rules: tuple[object, ...], table: Path, tmp_path: Path
+) -> None:
+    """Who has a table has no ledger: 4 weeks of one record would be 4 reports, where the task says 1 over all time."""
+    task, output = new_task(tmp_path, *rules), tmp_path / "f.reports"
+    for when in (("--day", "when"), ("--period", "2026-W46"), ()):
+        said = refuse("privatize", table, task, *USER, *when, "-o", output)
+        assert "devices keep with a ledger" in said
+        assert "hubbub simulate" in said
+        assert all(
+            ("rotation = 4" in said, "memoize" in said)[option == "--memoize-cap"] for option in rules[::2]
+        )
+    assert not output.exists()
+    with refused("a table has no ledger"):
+        privatize({"ann": ["home"]}, Task.load(task))
+
+
+@pytest.mark.parametrize("rules", RULES)
+def test_such_tasks_can_be_rehearsed(rules: tuple[object, ...], table: Path, tmp_path: Path) -> None:
+    task = new_task(tmp_path, *rules)
+    assert succeed("simulate", task, "--like", table, *USER)["reports"] == 3000
+    large = tmp_path / "large.toml"
+    succeed("task", "new", "--name", "x", "--keys", 300, *KEY, "--period", "week", *rules, "-o", large)
+    assert succeed("simulate", large, "--users", 1000)["people"] == 1000
 
 
 def test_frames_and_mappings(task: Path) -> None:
@@ -349,7 +381,6 @@ def test_two_states_by_label(state: Path, table: Path, task: Path, tmp_path: Pat
 def test_run_by_a_column(table: Path, tmp_path: Path) -> None:
     said = succeed("run", table, *USER, *KEY, "--by", "country", "-o", tmp_path / "e.parquet")
     assert [group["country"] for group in said["groups"]] == ["de", "fr", "us"]
-    assert said["task"]["labels"] == {"country": ["de", "fr", "us"]}
     assert pq.read_table(tmp_path / "e.parquet").column_names[0] == "country"
     words = prose("run", table, *USER, *KEY, "--by", "country")
     assert "The keys in the table were taken as publicly known" in words
@@ -366,7 +397,8 @@ def test_run_by_a_column(table: Path, tmp_path: Path) -> None:
         (("--by", "Country"), "no column 'Country'"),
         (("--by", "country,country"), "each named once"),
         (("--by", "page"), "users have rows with different values of page"),
-        (("--by", "Bad", "--label", "Bad=country"), "no name for a label"),
+        (("--by", "reports", "--label", "reports=country"), "NAME --label NAME=country"),
+        (("--by", "value"), "Files have something else that is called 'value'"),
     ],
 )
 def test_runs_that_make_no_sense(options: tuple[str, ...], words: str, table: Path) -> None:
@@ -378,11 +410,116 @@ def test_run_with_blank_labels_says_how_many(tmp_path: Path) -> None:
         tmp_path / "t.csv", [("user", "page", "country"), ("a", "home", " "), ("b", "home", "de")]
     )
     assert "1 of 2 users have no country" in refuse("run", path, *USER, *KEY, "--by", "country")
-    path = write_csv(
-        tmp_path / "t.csv", [("user", "page", "country"), ("a", "home", "d,e"), ("b", "home", "de")]
-    )
-    assert "'d,e' is no value for a label" in refuse("run", path, *USER, *KEY, "--by", "country")
     assert run_cli("run", path, *USER, *KEY, "--label", "a=b").exit_code == 2
+
+
+PLACES = ["United States", "Zürich", "Korea, Republic of", '"quoted"', "=1+1", "\u202etxt", "x" * 60]
+
+
+def test_run_by_whatever_a_table_has(tmp_path: Path) -> None:
+    """A column of any name, with values of any text: people see the table's own, and files do nothing."""
+    people = [
+        (f"u{place}-{one}", page, text, ("a", "b, c")[one % 2], one % 2)
+        for place, text in enumerate(PLACES)
+        for one in range(40)
+        for page in ("home", "cart")
+    ]
+    path = write_csv(tmp_path / "t.csv", [("user", "page", "Home, of", "Plan", "day"), *people])
+    given = ("--by", "Home", "--label", "Home=Home, of")
+    said = succeed("run", path, *USER, *KEY, *given, "-o", tmp_path / "e.csv")
+    assert [group["Home"] for group in said["groups"]] == sorted(PLACES)
+    assert {group["reports"] for group in said["groups"]} == {40}
+    rows = list(csv.DictReader((tmp_path / "e.csv").read_text(encoding="utf-8").splitlines()))
+    seen = {row["Home"] for row in rows}
+    assert {"United States", "Zürich", "Korea, Republic of", "'=1+1", "\\u202etxt"} < seen
+    succeed("run", path, *USER, *KEY, *given, "-o", tmp_path / "e.parquet")
+    assert set(pq.read_table(tmp_path / "e.parquet")["Home"].to_pylist()) == set(PLACES)
+    words = prose("run", path, *USER, *KEY, *given)
+    assert "Zürich: 40 reports" in words
+    assert "\u202e" not in words
+    both = run_by(path, ["Plan", "Home, of"], "user", "page", epsilon=2, max_entries=4)
+    assert len(both) == 2 * len(PLACES)
+    assert both.labels_of('"b, c", "Korea, Republic of"') == {
+        "Plan": "b, c",
+        "Home, of": "Korea, Republic of",
+    }
+    assert both["a, Zürich"].reports == 20
+    assert not both["a, Zürich"].task.labels  # type: ignore[union-attr]
+    assert "Plan and Home, of a, Zürich" in str(both)
+    by_plan = succeed("run", path, *USER, *KEY, "--by", "Plan")
+    assert [(group["Plan"], group["reports"]) for group in by_plan["groups"]] == [("a", 140), ("b, c", 140)]
+
+
+def test_groups_of_a_table_are_those_of_a_task(table: Path, task: Path) -> None:
+    """The same people in the same groups, in the order of what the columns are asked for in."""
+    found = run_by(table, ["when", "country"], "user", "page", epsilon=2, max_entries=4)
+    assert list(found.values.values()) == [
+        (day, country) for day in ("2026-11-02", "2026-11-09") for country in ("de", "fr", "us")
+    ]
+    assert {one.reports for one in found} == {500}
+    assert found["2026-11-02, fr"]["cart"].value > found["2026-11-02, de"]["cart"].value
+
+
+def test_too_many_groups_of_a_table(tmp_path: Path) -> None:
+    people = [(f"u{place}", "home", f"c{place}") for place in range(1001)]
+    path = write_csv(tmp_path / "t.csv", [("user", "page", "city"), *people])
+    assert "city make 1,001 groups of the users, and at most 1,000" in refuse(
+        "run", path, *USER, *KEY, "--by", "city"
+    )
+    path = write_csv(tmp_path / "t.csv", [("user", "page", "city"), *people[1:]])
+    assert len(grouped(read_table(path, "user", "page", more=["city"]), ["city"])[1]) == 1000
+
+
+def test_privatize_says_what_to_do_about_values(tmp_path: Path, task: Path) -> None:
+    path = write_csv(tmp_path / "t.csv", [("user", "page", "country"), ("a", "home", "United States")])
+    said = refuse("privatize", path, task, *USER, "-o", tmp_path / "f.reports")
+    assert "does not list, such as 'United States'" in said
+    assert (
+        "Write the task's own values, such as 'de', into a column, and name it with --label country=COLUMN"
+        in said
+    )
+
+
+# Files
+
+
+def written(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, as text or as they are."""
+    if path.suffix == ".csv":
+        return list(csv.DictReader(path.read_text().splitlines()))
+    return pq.read_table(path).to_pylist()  # type: ignore[no-any-return]
+
+
+def test_files_say_which_group_they_are_of(state: Path, tmp_path: Path) -> None:
+    """In CSV and Parquet alike, as JSON does; and nothing where it is everybody."""
+    for path in (tmp_path / "e.csv", tmp_path / "e.parquet"):
+        asked = ("--where", "country=fr", "--period", "2026-W46", "--simultaneous")
+        succeed("estimate", state, *asked, "-o", path)
+        assert {row["group"] for row in written(path)} == {"country fr, 2026-W46"}
+        assert {str(row["simultaneous"]) for row in written(path)} == {"True"}
+        assert {str(row["reports"]) for row in written(path)} == {"500"}
+        succeed("estimate", state, "--by", "period", "--where", "country=fr", "-o", path)
+        assert {(row["period"], row["group"]) for row in written(path)} == {
+            ("2026-W45", "country fr"),
+            ("2026-W46", "country fr"),
+        }
+        succeed("estimate", state, "-o", path)
+        assert "group" not in written(path)[0]
+        succeed("compare", state, "--compare", "country=de,fr", "--period", "2026-W46", "-o", path)
+        (said,) = {
+            tuple(
+                str(row[name])
+                for name in ("of", "by", "group", "simultaneous", "first_reports", "second_reports")
+            )
+            for row in written(path)
+        }
+        assert said == ("country fr - country de", "country", "2026-W46", "False", "500", "500")
+        assert {float(row["epsilon"]) for row in written(path)} == {2.0}
+        succeed("compare", state, state, "--where", "country=fr", "-o", path)
+        assert {row["group"] for row in written(path)} == {"country fr"}
+    grouped = succeed("estimate", state, "--by", "period", "--where", "country=fr")
+    assert grouped["group"] == "country fr"
+    assert succeed("compare", state, "--compare", "country=de,fr", "--period", "2026-W46")["by"] == "country"
 
 
 # Shuffled

@@ -380,7 +380,7 @@ def test_the_installed_command(csv_table: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert strict_json(done.stdout)["reports"] == 3000
     assert path.read_text().startswith(
-        "key,value,error,low,high,flagged,quantity,level,epsilon,reports,dropped,note\n"
+        "key,value,error,low,high,flagged,quantity,level,simultaneous,epsilon,reports,dropped,note\n"
     )
 
 

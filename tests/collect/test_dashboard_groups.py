@@ -499,6 +499,13 @@ def test_files_have_what_is_shown(board: Board) -> None:
             for column in columns.split():
                 assert float(row[column]) == pytest.approx(truth[row["key"]][column], rel=1e-9)
     assert board.collector.get(files["Each week, JSON"]).json["missing"] == 0
+    points = board.collector.get(files["Each week, JSON"]).json["estimates"]["page 3"]
+    for name in ("Each week, CSV", "This curve, CSV"):
+        saved = rows_of(board.collector.get(files[name]).body.decode())
+        assert [(row["period"], row["group"]) for row in saved] == [
+            (point["period"], f"country fr, from {week(2)}") for point in points
+        ]
+        assert [float(row["value"]) for row in saved] == [pytest.approx(point["value"]) for point in points]
 
 
 # Other kinds of keys

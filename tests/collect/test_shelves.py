@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
 import itertools
 from collections.abc import Callable, Sequence
@@ -401,6 +402,11 @@ def test_too_many_combinations_are_refused(store_url: str, monkeypatch: pytest.M
         assert collector.reports == 4
 
 
+def _csv(answer: Answer) -> list[dict[str, str]]:
+    assert answer.status == 200
+    return list(csv.DictReader(answer.body.decode().splitlines()))
+
+
 def test_questions_about_groups_and_periods(store_url: str) -> None:
     """Estimates of groups are those of their reports; comparisons and trends are made from them."""
     from hubbub.server.comparison import compare
@@ -426,7 +432,35 @@ def test_questions_about_groups_and_periods(store_url: str) -> None:
         went = ask_for("trend?keys=7&keys=9").json
         assert [row["period"] for row in went["reports"]] == [week(7), week()]
         assert [row["change"] is None for row in went["estimates"]["7"]] == [True, False]
-        assert ask_for("compare.csv?by=country&first=de&second=fr").body.startswith(b"key,first,second")
+        (row, *_) = _csv(
+            ask_for("compare.csv?by=country&first=de&second=fr&where=version=1&simultaneous=true")
+        )
+        assert (row["of"], row["by"], row["group"]) == ("fr - de", "country", "version 1")
+        assert (row["first_reports"], row["second_reports"], row["simultaneous"]) == ("300", "300", "True")
+        assert float(row["epsilon"]) == TASK.mechanism.epsilon
+        assert "group" not in _csv(ask_for("compare.csv?by=country&first=de&second=fr"))[0]
+        (row, *_) = _csv(ask_for(f"estimates.csv?where=country=de&period={week()}"))
+        assert (row["group"], row["reports"]) == (f"country de, {week()}", "300")
+        assert "group" not in _csv(ask_for("estimates.csv"))[0]
+        rows = _csv(ask_for("trend.csv?keys=7&keys=9&where=country=de"))
+        assert [(row["period"], row["key"], row["reports"]) for row in rows] == [
+            (period, key, "300") for key in ("7", "9") for period in (week(7), week())
+        ]
+        of_germans = ask_for("trend?keys=7&keys=9&where=country=de").json["estimates"]
+        for row, point in zip(rows, of_germans["7"] + of_germans["9"], strict=True):
+            assert [float(row[name]) for name in ("value", "error", "low", "high")] == [
+                pytest.approx(point[name]) for name in ("value", "error", "low", "high")
+            ]
+            change = point["change"]
+            assert row["change"] == ("" if change is None else row["change"])
+            assert change is None or float(row["change"]) == pytest.approx(change["difference"])
+            assert row["changed"] == str(bool(change and change["differs"]))
+            assert (row["group"], row["simultaneous"], float(row["epsilon"])) == (
+                "country de",
+                "False",
+                TASK.mechanism.epsilon,
+            )
+        assert "group" not in _csv(ask_for("trend.csv?keys=7"))[0]
         for query, words in (
             ("estimates?where=country=at", "no country"),
             ("estimates?where=planet=mars", "no label"),

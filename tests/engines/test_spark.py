@@ -281,6 +281,10 @@ def test_refusals(session: Any) -> None:
         crowd.privatize(people, TASK, "who", "what", "much")
     with refused("not in the task's vocabulary"):
         crowd.privatize(people.na.fill("bob").replace("2", "200"), TASK, "who", "what", "much")
+    memoized = {**TASK.model_dump(), "period": "week", "memoize": "record", "memoize_cap": 1}
+    for task in (memoized, {**TASK.model_dump(), "period": "week", "rotation": 4}):
+        with refused("devices keep with a ledger"):
+            crowd.privatize(people, Task.parse(task), "who", "what", "much")
 
 
 # Reports

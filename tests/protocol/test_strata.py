@@ -169,7 +169,10 @@ def test_combinations_have_a_limit() -> None:
     ("labels", "words"),
     [
         ({"Country": ["de"]}, "no name for a label"),
-        ({"period": ["de"]}, "neither key nor period"),
+        *(
+            ({name: ["de"]}, "files have something else of that name")
+            for name in ("period", "value", "reports")
+        ),
         ({"country": []}, "needs a list of different values"),
         ({"country": ["de", "de"]}, "needs a list of different values"),
         ({"country": ["de,fr"]}, "no value for a label"),

@@ -15,7 +15,7 @@ from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
 from hubbub.protocol.files import total_of
 from hubbub.protocol.strata import UNTOLD, Stratum
-from hubbub.protocol.task import Task
+from hubbub.protocol.task import RESERVED, Task
 from hubbub.server.breakdown import Breakdown, compare_groups, estimate_by
 from hubbub.server.estimates import estimate
 from hubbub.server.findings import width_for
@@ -318,6 +318,23 @@ def test_files_have_a_column_for_every_label(three: dict[Stratum, State], tmp_pa
     assert len(found.rows()) == 8
     with refused("a name that ends in"):
         found.save(tmp_path / "f.txt")
+
+
+def test_no_label_is_called_as_what_is_beside_it(three: dict[Stratum, State], tmp_path: Path) -> None:
+    """Every column of files and every field of JSON besides the labels is reserved, and nothing else."""
+    task, used = labelled(), set()
+    for options in ({}, {"forgers": 5}, {"simultaneous": True}):
+        found = estimate_by(task, three, "country", choice=Choice({"country": "de"}), **options)
+        found.save(tmp_path / "e.csv")
+        found.save(tmp_path / "e.parquet")
+        with (tmp_path / "e.csv").open(newline="", encoding="utf-8") as file:
+            used |= set(next(csv.reader(file)))
+        used |= set(pq.read_table(tmp_path / "e.parquet").column_names)
+        used |= {name for group in found.plain()["groups"] for name in group} | set(found.rows()[0])
+    assert used - {"country"} | {"period"} == RESERVED
+    for name in sorted(RESERVED):
+        with refused(f"{name!r} is no name for a label: files have something else of that name"):
+            Task.parse({**task.model_dump(), "labels": {name: ["de", "fr"]}})
 
 
 def test_notebooks_show_every_group(three: dict[Stratum, State]) -> None:

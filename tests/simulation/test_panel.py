@@ -13,6 +13,8 @@ import pytest
 from helpers import refused
 from hubbub.device.client import privatize
 from hubbub.device.ledger import Ledger
+from hubbub.model.mechanism import Goal
+from hubbub.plan.ranking import noise
 from hubbub.primitives.coins import InsecureCoins, SimulatedSeeds
 from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
@@ -96,13 +98,13 @@ def test_the_error_of_a_year_of_weeks_is_the_predicted_one(make_task: Any) -> No
     keys, people, cap = 1024, 3000, 6
     rules = {"period": "week", "memoize": "record", "memoize_cap": cap}
     task = make_task(size=keys, epsilon=1.0, max_entries=4, **rules)
-    squares, predicted = [], []
+    squares, predicted, goal = [], [], Goal("frequency", 1.0, 4, users=people)
     for seed in range(3):
         panel = slow_panel(people, keys, 52, change=0.02, seed=seed, entries=4)
         found = weekly_errors(task, panel, seed + 10)
         squares.append(np.mean(found**2))
         shares = panel.frequency(26)
-        predicted.append(np.mean([task.mechanism.variance("frequency", people, float(p)) for p in shares]))
+        predicted.append(np.mean([noise(task.mechanism, goal, float(p)) for p in shares]))
         # One device's noise stays: the mean of all weeks is hardly better than a week.
         assert np.mean(found.mean(axis=0) ** 2) > 0.4 * np.mean(found**2)
         made = [len(np.unique(column)) for column in said_when(panel.held, cap).T]

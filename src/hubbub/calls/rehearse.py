@@ -12,6 +12,7 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Goal
 from hubbub.plan.ranking import noise
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.markup import aligned
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
 from hubbub.simulation import rehearsal
@@ -111,12 +112,7 @@ class Rehearsal:
         ]
 
     def __str__(self) -> str:
-        rows = self.cells()
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [
-            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-        ]
-        return "\n".join([self.title(), *lines, *self.closing()])
+        return "\n".join([self.title(), *aligned(self.cells()), *self.closing()])
 
     __repr__ = __str__
 

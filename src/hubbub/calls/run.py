@@ -21,18 +21,26 @@ from hubbub.plan.advice import advised
 from hubbub.plan.proposal import Wish, span_for
 from hubbub.primitives.coins import SecretCoins, SystemSeeds
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.nonces import refuse_tables
 from hubbub.protocol.strata import Stratum
-from hubbub.protocol.task import Task
-from hubbub.server.breakdown import Breakdown, estimate_by
+from hubbub.protocol.task import RESERVED, Task
+from hubbub.server.breakdown import Breakdown, estimate_by, renamed
 from hubbub.server.estimates import Estimate, estimate, offered_quantity
 from hubbub.server.fold import aggregate
 from hubbub.server.truncation import Truncation, truncation_of_table
-from hubbub.tables.attributes import Placed, Told, distinct, placed, read_placed
+from hubbub.tables.attributes import Placed, Told, grouped, placed, read_placed
 from hubbub.tables.counts import read_vocabulary
-from hubbub.tables.records import Table, TableLike, encode_table, has_values, read_table
+from hubbub.tables.records import (
+    Table,
+    TableLike,
+    encode_table,
+    has_values,
+    read_table,
+    refuse_device_rules,
+)
 from hubbub.tables.sources import Source
 
+#: The label that stands for a table's own columns while groups are estimated.
+_GROUP = "g"
 #: What is said where nobody has listed the keys.
 KNOWN_KEYS = "The keys in the table were taken as publicly known (see vocabulary)."
 
@@ -128,15 +136,14 @@ def _described(
     vocabulary: Iterable[str] | str | Path | None,
     users: int | None,
     name: str | None,
-    labels: Mapping[str, str] | None = None,
+    more: Sequence[str] = (),
 ) -> tuple[Task, Table]:
-    """A table, and the task that the wishes describe for it; `labels` are columns whose values become public labels."""
+    """A table with `more` of its columns, and the task that the wishes describe for it."""
     title = name or (Source.of(table).stem if isinstance(table, str | Path | Source) else "table")
     if wished.mechanism is not None:
         # What could not be estimated of two keys is refused before anything is read.
         wished.task(title, {"kind": "closed", "size": 2})
-    public = dict(sorted((labels or {}).items()))
-    rows = read_table(table, *columns, list(public.values()))
+    rows = read_table(table, *columns, more)
     if vocabulary is None:
         keys = rows.keys
     else:
@@ -146,12 +153,7 @@ def _described(
             else [str(name) for name in vocabulary]
         )
     wished = replace(wished, users=max(rows.users, 1) if users is None else users)
-    task = wished.task(title, {"kind": "closed", "vocabulary": keys})
-    if public:
-        lists = {label: distinct(rows, place, label) for place, label in enumerate(public)}
-        fields = {field: getattr(task, field) for field in Task.model_fields}
-        task = Task.parse({**fields, "labels": lists})
-    return task, rows
+    return wished.task(title, {"kind": "closed", "vocabulary": keys}), rows
 
 
 def run_by(
@@ -179,12 +181,18 @@ def run_by(
 
         hubbub.run_by(frame, "country", user="user", key="page", epsilon=1.0, max_entries=4)["de"]
 
-    `by` names one or several labels, each a column unless `labels` says which (`{"country": "Home country"}`). They are
-    public, and so are their values in the table: noise does not hide who is in which group. All else is as in `run`.
+    `by` names one or several columns, or what to call them if `labels` says which they are (`{"country": "Home
+    country"}`); their values may be any text. They are public, and so are the values in the table: noise does not hide
+    who is in which group. All else is as in `run`.
     """
     names = (by,) if isinstance(by, str) else tuple(by)
     if not names or len(set(names)) < len(names):
         raise Refused("Groups are made by one or several columns, each named once.")
+    for taken in RESERVED & set(names):
+        raise Refused(
+            f"Files have something else that is called {taken!r}: call the column otherwise, with --by NAME --label "
+            f"NAME={(labels or {}).get(taken, taken)}, or in Python labels={{NAME: COLUMN}}."
+        )
     if correct and not wishes.get("count_lengths"):
         raise Refused(
             "Correcting needs lengths to be counted: --count-lengths, or in Python count_lengths=True."
@@ -193,9 +201,14 @@ def run_by(
     wished = Wish(
         epsilon, max_entries, span, quantity, **{**wishes, "settings": wishes.get("settings") or {}}
     )
-    columns = {label: (labels or {}).get(label, label) for label in names}
+    columns = [(labels or {}).get(label, label) for label in names]
     task, rows = _described(table, (user, key, value), wished, vocabulary, users, name, columns)
-    found = placed(task, rows)
+    rows, values = grouped(rows, names)
+    groups = dict(zip(rows.more[0][0], values, strict=True))
+    apart = Task.parse(
+        {**{field: getattr(task, field) for field in Task.model_fields}, "labels": {_GROUP: list(groups)}}
+    )
+    found = placed(apart, rows)
     entries, tidied = encode_table(task, rows)
     parts, sampled = _privatized_by(task, entries, found, watch)
     with watch("aggregating", sum(map(len, parts.values())), task) as advance:
@@ -209,15 +222,18 @@ def run_by(
 
     quantity = offered_quantity(task, wished.quantity_for(task))
     options = (None, quantity, level, simultaneous)
-    result = estimate_by(task, states, names, *options, truncation=truncation, correct=correct)
-    groups = {
+    result = estimate_by(apart, states, _GROUP, *options, truncation=truncation, correct=correct)
+    shown = {
         group: replace(
-            advised(task, one), guarantee=replace(one.guarantee, noise="table"), summary=tidied + sampled
+            advised(task, one),
+            guarantee=replace(one.guarantee, noise="table"),
+            summary=tidied + sampled,
+            task=task,
         )
         for group, one in result.groups.items()
     }
     notes = (*result.notes, *([] if vocabulary is not None else [KNOWN_KEYS]))
-    return replace(result, groups=groups, notes=notes)
+    return renamed(replace(result, groups=shown, notes=notes), names, groups)
 
 
 @dataclass(frozen=True)
@@ -283,8 +299,10 @@ def privatize(
     For a task with labels, `labels` says which column tells which (left out: the one that is called so), and every user
     has one combination. For a task with periods, `period` is that of all rows, or `day` the column that tells each
     row's, and a user has a record in each. The reports are then kept apart in `parts`.
+
+    Tasks with turns, memos or seeds from the server have rules that devices keep, and are refused.
     """
-    refuse_tables(task)
+    refuse_device_rules(task)
     told = Told(labels or {}, day, period)
     if not task.labels and told == Told():
         entries, tidied = encode_table(task, read_table(table, user, key, value))

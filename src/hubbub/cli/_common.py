@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,6 +185,19 @@ def tell(text: str, err: bool = False) -> None:
                 break_on_hyphens=False,
             )
         click.echo(line, err=err)
+
+
+def show_cells(rows: Sequence[Sequence[str]]) -> None:
+    """A table of text cells, heads first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_edge=False, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, justify="right")
+    for row in rows[1:]:
+        table.add_row(*row)
+    Console().print(table)
 
 
 @contextmanager

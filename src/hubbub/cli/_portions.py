@@ -76,7 +76,7 @@ def show_groups(found: Breakdown, top: int) -> None:
     tell(f"{first.quantity}: {MEANINGS[first.quantity]}{together}")
     table = Table(header_style="bold")
     for name in (*found.names, "key"):
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(visible(name)), overflow="fold")
     for name in ("estimate", "± error", f"{100 * first.level:g}% interval"):
         table.add_column(name, justify="right")
     table.add_column("", no_wrap=True)
@@ -84,7 +84,7 @@ def show_groups(found: Breakdown, top: int) -> None:
         for row in one.worth_showing(top).rows():
             error = "unknown" if row["error"] is None else f"{row['error']:.4f}"
             table.add_row(
-                *found.labels_of(group).values(),
+                *(Text(visible(value)) for value in found.labels_of(group).values()),
                 Text(visible(row["key"])),
                 f"{row['value']:.4f}",
                 error,
@@ -96,9 +96,10 @@ def show_groups(found: Breakdown, top: int) -> None:
         Console().print(table)
     said: dict[str, None] = {}
     for group, one in found.groups.items():
-        tell(f"{group}: {one.reports:,} reports. {one.findings.words(one.quantity, one.reports)}")
+        title = visible(group)
+        tell(f"{title}: {one.reports:,} reports. {one.findings.words(one.quantity, one.reports)}")
         if one.truncation is not None and one.truncation.alarming:
-            tell(f"{group}: {one.truncation.words()}")
+            tell(f"{title}: {one.truncation.words()}")
         said |= dict.fromkeys(one.notes)
     for line in (*withheld_words(found.withheld), *said, *found.notes, first.guarantee.words()):
         tell(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hubbub.cli._common import progress, say, tell
+from hubbub.cli._common import progress, say, show_cells, tell
 from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
@@ -74,16 +74,7 @@ def _task(path: Path | None, options: dict[str, Any]) -> Task:
 
 
 def _show(found: Rehearsal) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     tell(found.title())
-    head, *rows = found.cells()
-    table = Table(show_edge=False, pad_edge=False)
-    for name in head:
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    show_cells(found.cells())
     for line in found.closing():
         tell(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,8 @@ def command(
         assert second is not None
         paths = (first, EXISTING.convert(second, None, None))
         one, two = (_side(path, choice) for path in paths)
-        several = [compare(one, two, *options, sides=(paths[0].name, paths[1].name))]
+        found = compare(one, two, *options, sides=(paths[0].name, paths[1].name))
+        several = [replace(found, group=choice.words())]
     if output is not None:
         save_comparisons(output, several)
     data = []

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
+from click.core import ParameterSource
 
-from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, table_options, tell
+from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, show_cells, table_options, tell
 from hubbub.cli._spelling import discovery_options, plan_discovery, spelling_of
 from hubbub.cli._tasks import mechanism_options
 from hubbub.primitives.errors import Refused
@@ -50,6 +51,13 @@ _KEYS, _MAX_ENTRIES = 1000, 32
 @click.option(
     "--epsilon", type=float, default=1.0, show_default=True, help="Of one report; shuffled: the central one."
 )
+@click.option(
+    "--per-year",
+    type=float,
+    metavar="EPSILON",
+    help="In place of --epsilon: of all reports of a year, one a --period; also say in which turns (rotation).",
+)
+@click.option("--period", type=click.Choice(["day", "week", "month"]), help="With --per-year: how often.")
 @click.option(
     "--unit",
     type=click.Choice(["record", "entry", "l1"]),
@@ -120,6 +128,8 @@ def command(
     mechanism: str,
     best: bool,
     entries: Path | None,
+    per_year: float | None,
+    period: Any,
     plot: Path | None,
     against: str,
     output: Path | None,
@@ -136,7 +146,7 @@ def command(
     from dataclasses import replace
 
     from hubbub.cli._tasks import key_space, span_of
-    from hubbub.plan.overview import goal_in, planned, unit_size
+    from hubbub.plan.overview import goal_in, planned, planned_year, unit_size
     from hubbub.plan.proposal import Wish
 
     spelled = spelling_of(options)
@@ -147,12 +157,19 @@ def command(
             "--discover is for keys that nobody has listed, and for whole records: it goes without --keys, "
             "--vocabulary, --open, --want-error, --entries, --plot, --forgers and --unit."
         )
+    source = click.get_current_context().get_parameter_source
+    if (per_year is None) != (period is None) or (
+        period and source("epsilon") is ParameterSource.COMMANDLINE
+    ):
+        raise click.UsageError("--per-year goes with --period, and takes the place of --epsilon.")
+    if period and (spelled is not None or entries is not None):
+        raise click.UsageError("--per-year goes without --discover and --entries.")
     if spelled is None and output is not None and not known:
         raise Refused("A task needs its keys: give --keys, --vocabulary or --open with -o.")
     space = key_space(keys if known else _KEYS, vocabulary, bits)
     given, text = options["max_entries"], options["value_range"]
     wish = Wish(
-        options["epsilon"],
+        options["epsilon"] if per_year is None else per_year,
         _MAX_ENTRIES if given is None else given,
         None if text is None else span_of(text),
         options["quantity"],
@@ -166,13 +183,13 @@ def command(
         messages=options["messages"],
         server_seconds=options["server_seconds"],
         forgers=options["forgers"],
+        period=period or "once",
     )
     if spelled is not None:
         wish = wish if given is not None else replace(wish, max_entries=1)
         plan_discovery(wish, spelled, (model, most_bytes), output, name, as_json)
         return
-    goal = goal_in(wish, space, model)
-    size = unit_size(wish, goal.quantity)
+    size = unit_size(wish, wish.quantity or wish.usual_quantity)
     rules: _Rules = {"most_bytes": most_bytes, "name": wish.mechanism, "best": best}
     assumed = {} if known else {"keys": _KEYS}
     assumed |= {} if given is not None or entries is not None else {"max_entries": _MAX_ENTRIES}
@@ -181,16 +198,19 @@ def command(
     if entries is not None and wish.messages:
         raise Refused("--entries is for one report each: choose max-entries first, then --messages.")
     if entries is not None:
+        goal = goal_in(wish, space, model)
         limits = _limits(data, lines, goal, entries, {**options, "form": form}, size, rules)
         wish = wish if given is not None else replace(wish, max_entries=limits[0].max_entries)
         lines += [] if given is not None else [f"The plan is for max-entries {wish.max_entries}."]
     elif options["frequency"] is not None or options["shares"] is not None:
         raise Refused("--frequency and --shares are about --entries.")
-    found = planned(wish, space, model, most_bytes)
+    found = (planned_year if period else planned)(wish, space, model, most_bytes)
     if as_json:
         data["options"] = found.rows()
         data["chosen"] = found.as_dict(found.chosen)
         data["without_forgers"] = None if found.unforged is None else found.as_dict(found.unforged)
+        if found.year is not None:
+            data["year"] = found.year.as_dict()
         if found.goal.messages:
             data["error_of_one_report_each"] = found.once
     if want_error is not None:
@@ -296,6 +316,12 @@ def show(found: Plan, lines: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    if found.year is not None:
+        tell(found.year.title())
+        show_cells(found.year.cells())
+        for line in found.year.closing():
+            tell(line)
+        click.echo()
     tell(found.title())
     table = Table(show_edge=False, pad_edge=False)  # so that seven columns fit
     table.add_column("mechanism", no_wrap=True)

@@ -67,7 +67,8 @@ def command(
     instead.
 
     If the task has labels, every user needs one value of each, and reports are kept apart by them. Users whose labels
-    are missing, unknown or contradictory are counted, and nothing is written.
+    are missing, unknown or contradictory are counted, and nothing is written. Tasks with rotation, memoize or seeds
+    from the server are for devices, which keep these rules, and are refused.
     """
     from hubbub.calls.run import privatize
     from hubbub.cli._cost import announce_cost

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any
@@ -276,7 +277,7 @@ def save_estimates(
     if media is None:
         raise Problem(404, "no such file", "Estimates come as estimates.csv and estimates.json.")
     found = service.estimates(task, keys, top, level, quantity, simultaneous, correct=correct, choice=choice)
-    return saved(found.save, f"estimates.{form}", media)
+    return saved(replace(found, group=choice.words()).save, f"estimates.{form}", media)
 
 
 @_reading.get("/v1/tasks/{task}/history", dependencies=ANALYST)

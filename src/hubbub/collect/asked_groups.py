@@ -14,13 +14,15 @@ from hubbub.collect.asking import (
     TheChoice,
     TheService,
     TheTask,
+    attachment,
     file_of,
     saved,
 )
 from hubbub.collect.problems import Problem
-from hubbub.collect.trends import compared, listed, trend
+from hubbub.collect.trends import compared, listed, trend, trend_columns
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
+from hubbub.server.columns import csv_bytes
 from hubbub.server.portions import PERIOD
 
 groups_and_time = APIRouter()
@@ -29,6 +31,7 @@ Keys = Annotated[
     list[str] | None, Query(max_length=1000, description="Keys to compare; all of a closed list if none.")
 ]
 Name = Annotated[str, Query(max_length=32, description="The label whose values are compared, or period.")]
+Followed = Annotated[list[str], Query(min_length=1, max_length=50, description="Keys to follow.")]
 Side = Annotated[str | None, Query(max_length=40, description="A value of the label, or a period.")]
 
 
@@ -98,9 +101,25 @@ def show_trend(
     task: TheTask,
     choice: TheChoice,
     *,
-    keys: Annotated[list[str], Query(min_length=1, max_length=50, description="Keys to follow.")],
+    keys: Followed,
     level: Level = 0.95,
     quantity: Quantity | None = None,
 ) -> dict[str, Any]:
     """Estimates of keys period by period, and whether they changed since the period before."""
     return {"chosen": choice.words(), **trend(service, task, keys, choice, quantity, level)}
+
+
+@groups_and_time.get("/v1/tasks/{task}/trend.csv", dependencies=ANALYST, **file_of("text/csv"))
+def save_trend(
+    service: TheService,
+    task: TheTask,
+    choice: TheChoice,
+    *,
+    keys: Followed,
+    level: Level = 0.95,
+    quantity: Quantity | None = None,
+) -> Response:
+    """The same as a file: a row per period and key."""
+    found = trend(service, task, keys, choice, quantity, level)
+    data = csv_bytes(trend_columns(found, choice))
+    return Response(data, media_type=MEDIA_OF_FILES["csv"], headers=attachment("trend.csv"))

@@ -14,7 +14,7 @@ from hubbub.collect.shelves import Shelf
 from hubbub.collect.sums import Moved
 from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
-from hubbub.primitives.text import visible
+from hubbub.primitives.text import cell, visible
 from hubbub.protocol.periods import PERIOD_BYTES
 from hubbub.protocol.strata import Stratum, text_of
 from hubbub.protocol.task import Task
@@ -125,7 +125,8 @@ def compared(
 
     shelves = tuple(tuple(there[each] for each in groups[side]) for side in sides)
     named = None if keys is None else tuple(keys)
-    return service.comparisons.get((task.digest, sides, shelves, named, quantity, level, simultaneous), ask)
+    found = service.comparisons.get((task.digest, sides, shelves, named, quantity, level, simultaneous), ask)
+    return replace(found, by=name, group=choice.words())
 
 
 def trend(
@@ -200,3 +201,27 @@ def _trend(
     about = points[shown[-1]][0].about() if shown else {}
     counts = [{"period": name, "reports": points[name][0].reports} for name in shown]
     return {**about, "reports": counts, "estimates": rows, "missing": len(names) - len(shown)}
+
+
+def trend_columns(found: dict[str, Any], choice: Choice) -> dict[str, list[Any]]:
+    """A trend as columns of a CSV file, a row per period and key; `changed` is what stands out among all of them."""
+    points = [point for rows in found["estimates"].values() for point in rows]
+    reports = {row["period"]: row["reports"] for row in found["reports"]}
+    columns: dict[str, list[Any]] = {
+        "period": [point["period"] for point in points],
+        "key": [cell(point["key"]) for point in points],
+        **{name: [point[name] for point in points] for name in ("value", "error", "low", "high", "flagged")},
+    }
+    changes = [point["change"] or {} for point in points]
+    for name, field in (("change", "difference"), ("change_low", "low"), ("change_high", "high")):
+        columns[name] = [change.get(field) for change in changes]
+    columns["changed"] = [bool(change.get("differs")) for change in changes]
+    columns["reports"] = [reports[point["period"]] for point in points]
+    same = {
+        "quantity": found.get("quantity"),
+        "level": found.get("level"),
+        "simultaneous": found.get("simultaneous"),
+        "epsilon": found["guarantee"]["epsilon"] if points else None,
+        **({} if choice.everything else {"group": choice.words()}),
+    }
+    return columns | {name: [value] * len(points) for name, value in same.items()}

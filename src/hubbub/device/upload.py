@@ -30,7 +30,7 @@ from hubbub.device.spool import Spool, clock_is_set, parts_of
 from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.delivery import Answer, ask_nonce, connect, post, service_address
-from hubbub.protocol.nonces import refuse_tables
+from hubbub.protocol.nonces import refuse_own_seeds
 from hubbub.protocol.periods import period_of
 from hubbub.protocol.sealing import KEY_BYTES, check_sealable, naming_no_key, sealed_width
 from hubbub.protocol.strata import Stratum, combination, labels_from, number_of, stratum_in, text_of
@@ -163,7 +163,7 @@ class Uploader:
 
     def add(self, reports: bytes) -> None:
         """Take one report of today's period, or several one after another; they are on disk when this returns."""
-        refuse_tables(self._task)
+        refuse_own_seeds(self._task)
         if self._sealed_for is not None:
             raise Refused(
                 "Reports for a shuffler are sealed once, by the ledger that makes them: call report(ledger, record), "

@@ -36,10 +36,9 @@ from hubbub.engines.executors import Batches, Key, folding, keep, load, merging,
 from hubbub.model.record import Summary
 from hubbub.model.state import State
 from hubbub.primitives.errors import Refused, optional
-from hubbub.protocol.nonces import refuse_tables
 from hubbub.protocol.strata import Stratum, check_number, stratum_in
 from hubbub.protocol.task import Task
-from hubbub.tables.records import Table, encode_table
+from hubbub.tables.records import Table, encode_table, refuse_device_rules
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -202,8 +201,10 @@ def privatize(
     a data frame that drew them again whenever it is looked at would let two reports of one record leave, where the
     guarantee is for one. If an executor is lost with them, reading them fails rather than drawing anew; so write them
     to where they belong first of all. Of a key that a user has twice one row counts, whichever comes last.
+
+    Tasks with turns, memos or seeds from the server have rules that devices keep, and are refused.
     """
-    refuse_tables(task)
+    refuse_device_rules(task)
     functions = optional("pyspark.sql.functions", "spark")
     ship(df.sparkSession)
     for name in (user, key, *([value] if value else [])):

@@ -33,6 +33,8 @@ ValueKind = Literal["set", "signed"]
 Quantity = Literal["frequency", "mean", "conditional", "sum"]
 Refinement = Literal["none", "sparse", "simplex"]
 
+#: The largest epsilon of a report: beyond it, no noise is left.
+MOST_EPSILON = 16
 #: Every class of mechanism that has been imported, by name.
 registered: dict[str, type[Mechanism]] = {}
 
@@ -94,6 +96,8 @@ class Goal:
     messages: float = 0.0
     #: Seconds of a server's core per million reports that a plan may take: what needs more is not recommended.
     server_seconds: float = 60.0
+    #: Where people take turns: a person reports in one of so many periods in a row, and errors are those of a period.
+    rotation: int = 1
 
     def __post_init__(self) -> None:
         if not self.server_seconds > 0:
@@ -102,8 +106,10 @@ class Goal:
             raise Refused(f"The share of a key must be between 0 and 1, not {self.share:g}.")
         if self.messages and self.central_epsilon is None:
             raise Refused("Several messages are for the shuffled model.")
-        if not 0 < self.epsilon <= 16:
-            raise Refused(f"epsilon must be above 0 and at most 16, not {self.epsilon:g}.")
+        if not 0 < self.epsilon <= MOST_EPSILON:
+            raise Refused(f"epsilon must be above 0 and at most {MOST_EPSILON}, not {self.epsilon:g}.")
+        if self.rotation < 1 or (self.rotation > 1 and self.central_epsilon is not None):
+            raise Refused("Turns are planned in the local model, and rotation is a number from 1 on.")
         if not 1 <= self.users <= 1 << 40:
             raise Refused(f"users must be between 1 and 2^40, not {self.users}.")
         if not 1 <= self.max_entries <= 1 << 16:
@@ -136,7 +142,9 @@ class Mechanism(BaseModel, ABC):
     #: Parameters that follow from others unless given; chosen anew when a mechanism is shrunk for enumeration.
     chosen: ClassVar[frozenset[str]] = frozenset()
 
-    epsilon: float = Field(ge=1e-6, le=16, allow_inf_nan=False, description="privacy parameter of one report")
+    epsilon: float = Field(
+        ge=1e-6, le=MOST_EPSILON, allow_inf_nan=False, description="privacy parameter of one report"
+    )
     max_entries: int = Field(ge=1, le=1 << 16, description="entries of a record that count")
     values: ValueKind = Field(default="set", description="sets of keys, or signed values per key")
 

@@ -18,7 +18,7 @@ from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.mechanism import Goal, Mechanism
 from hubbub.plan.costs import server_seconds
 from hubbub.plan.profile import Lengths, Profile
-from hubbub.plan.ranking import Option, offers, option_for, without_sum
+from hubbub.plan.ranking import Option, expected_reports, offers, option_for, without_sum
 from hubbub.primitives.errors import Refused
 
 #: The most frequent keys that a forger may want to be among.
@@ -86,7 +86,7 @@ def into_top(goal: Goal, up: float) -> int | None:
     lengths = Lengths.of({min(goal.max_entries, goal.keys): 1}, goal.keys)
     profile = Profile.zipf(lengths, goal.keys)
     tenth = float(profile.shares[np.searchsorted(np.cumsum(profile.keys), _TOP)])
-    return math.ceil(goal.users * (goal.messages or 1) * tenth / (up + tenth))
+    return math.ceil(expected_reports(goal) * tenth / (up + tenth))
 
 
 def forged_share(forgers: float, users: int) -> float:

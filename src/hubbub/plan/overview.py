@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from hubbub.model.guarantee import Unit
-from hubbub.model.mechanism import Goal, Quantity
+from hubbub.model.mechanism import MOST_EPSILON, Goal, Quantity
 from hubbub.plan.damage import USUAL_FORGERS, Damage, damage_to, forged_share, withstanding
-from hubbub.plan.proposal import Wish, with_bits
-from hubbub.plan.ranking import Option, pick, rank
+from hubbub.plan.proposal import Wish
+from hubbub.plan.ranking import Option, expected_reports, pick, rank
+from hubbub.plan.yearly import CAPS, Period, Way, Year, periods_in_year, turns_in_year
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.markup import Markup, escaped, paragraph, table, whisker, whole
 from hubbub.primitives.samplers import exact_messages
@@ -20,7 +21,8 @@ from hubbub.protocol.task import Task
 
 Trust = Literal["local", "shuffled"]
 
-#: In the shuffled model noise is so small that frequent keys are what people look at, and their errors are larger.
+#: In the shuffled model noise is so small that frequent keys are what people look at, and their errors are larger. In
+#: turns, so is the error of the sample.
 _USUAL_SHARE = 0.01
 
 
@@ -41,6 +43,8 @@ class Plan:
     once: float = math.inf
     #: What would be taken if nobody forged reports, where forgers are reckoned with.
     unforged: Option | None = None
+    #: How a year's budget could be spent, where one is given; the plan is for the best way.
+    year: Year | None = None
 
     @property
     def largest(self) -> float:
@@ -72,15 +76,7 @@ class Plan:
         mechanism = self.chosen.mechanism
         if mechanism is None:
             raise Refused("No mechanism reaches this goal; no task was written.")
-        low, high = self.wish.span or (-1.0, 1.0)
-        parsed = {
-            "name": name,
-            "low": low,
-            "high": high,
-            "mechanism": mechanism,
-            "messages": self.goal.messages,
-        }
-        return Task.parse({**parsed, "keys": with_bits(self.keys, mechanism)})
+        return self.wish.task_with(name, self.keys, mechanism, messages=self.goal.messages)
 
     def verdict(self, how: str = "best=True") -> str:
         """What is taken, and what that costs beside the least error."""
@@ -109,7 +105,8 @@ class Plan:
 
     def title(self) -> str:
         """What was planned for."""
-        return f"{self.goal.quantity}, {self.goal.users:,} users, {self.goal.keys:,} keys"
+        turns = f", each in one of {self.wish.rotation} {self.wish.period}s" if self.wish.rotation > 1 else ""
+        return f"{self.goal.quantity}, {self.goal.users:,} users{turns}, {self.goal.keys:,} keys"
 
     def closing(self, how: str = "best=True") -> list[str]:
         """What is said below the table: what is taken and promised, and why the others are not in it."""
@@ -169,7 +166,8 @@ class Plan:
 
     def __str__(self) -> str:
         """The ranking as a table of text."""
-        lines = [self.title(), f"  {'mechanism':<16} {'error':>10} {'detectable':>10} {'bytes':>6}"]
+        lines = [] if self.year is None else [str(self.year)]
+        lines += [self.title(), f"  {'mechanism':<16} {'error':>10} {'detectable':>10} {'bytes':>6}"]
         lines += [
             f"  {option.name:<16} {option.error:>10.4g} {option.detectable:>10.4g} {option.bytes:>6}"
             for option in self.suitable
@@ -193,7 +191,8 @@ class Plan:
             for option in self.suitable
         ]
         head = ("mechanism", "", "error per key", "largest error", "detectable", "bytes")
-        parts = [paragraph(self.title()), table(head, rows), paragraph(f"{self.meanings()}.")]
+        parts = [] if self.year is None else [Markup(self.year._repr_html_())]
+        parts += [paragraph(self.title()), table(head, rows), paragraph(f"{self.meanings()}.")]
         others = "; ".join(f"{option.name} {option.reason}" for option in self._unsuitable)
         said = [*self._taken(), *([f"Not suitable: {others}."] if others else [])]
         return whole(*parts, *map(paragraph, said))
@@ -210,7 +209,7 @@ def plan(
     *,
     keys: int | Iterable[str],
     max_entries: int,
-    epsilon: float = 1.0,
+    epsilon: float | None = None,
     users: int = 100_000,
     range: tuple[float, float] | None = None,
     unit: Unit = "record",
@@ -224,28 +223,40 @@ def plan(
     messages: float = 0.0,
     server_seconds: float = 60.0,
     forgers: float = 0.0,
+    per_year: float | None = None,
+    period: Period | None = None,
 ) -> Plan:
     """Which mechanism reaches a goal, with what error, before anything is collected; as the command `hubbub plan`.
 
         found = hubbub.plan("mean", keys=1000, max_entries=8, range=(1, 5), users=50_000)
         found.chosen.error, found.task("ratings")
 
-    `keys` is how many there are, or a list of them. `range` is that of the values; without one, records are sets. With
-    model "shuffled", epsilon and delta are those of the shuffled model. What is taken is the shortest report within 5%
-    of the least error, or with `best` the least error itself; `mechanism` looks at one alone. `share` is that of the
-    key whose error counts (left out: a rare one, in the shuffled model one that 1% hold); `messages` is how many
-    reports everybody sends on average, a random number of them (left out: exactly one). Nothing is recommended that
-    takes a server more than `server_seconds` of one core per million reports. With `forgers`, a share of the reports
-    or a number, what is taken has the least error and damage together, see `hubbub.plan.damage`.
+    `keys` is how many there are, or a list of them. `epsilon` is that of one report (left out: 1), or with model
+    "shuffled" that of the shuffled model, as `delta`. `range` is that of the values; without one, records are sets.
+    What is taken is the shortest report within 5% of the least error, or with `best` the least error itself;
+    `mechanism` looks at one alone. `share` is that of the key whose error counts (left out: a rare one, in the shuffled
+    model one that 1% hold); `messages` is how many reports everybody sends on average, a random number of them (left
+    out: exactly one). Nothing is recommended that takes a server more than `server_seconds` of one core per million
+    reports. With `forgers`, a share of the reports or a number, what is taken has the least error and damage together,
+    see `hubbub.plan.damage`.
+
+    Where people are asked once a `period` (day, week or month), `per_year` in place of `epsilon` is what all reports of
+    a person may cost in a year. What is taken has the best rotation then; `year` compares all, see
+    `hubbub.plan.yearly`.
     """
+    if (per_year is None) != (period is None) or (per_year is not None and epsilon is not None):
+        raise Refused("A year's epsilon (per_year) goes with a period, and takes the place of epsilon.")
     space: dict[str, Any] = {"kind": "closed"}
     if isinstance(keys, Iterable):
         space["vocabulary"] = [str(key) for key in keys]
     else:
         space["size"] = int(keys)
-    wish = Wish(epsilon, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
+    each = (1.0 if epsilon is None else epsilon) if per_year is None else per_year
+    wish = Wish(each, max_entries, range, quantity, unit, distance, delta, users=users, best=best)
     wish = replace(wish, mechanism=mechanism, share=share, messages=messages, server_seconds=server_seconds)
     wish = replace(wish, forgers=forgers)
+    if period is not None:
+        return planned_year(replace(wish, period=period), space, model, most_bytes)
     return planned(wish, space, model, most_bytes)
 
 
@@ -261,6 +272,37 @@ def planned(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: int |
         return Plan(wish, keys, goal, tuple(options), chosen, once)
     strong = withstanding(goal, options, rules[0], most_bytes, share)
     return Plan(wish, keys, goal, tuple(strong), strong[0], once, chosen)
+
+
+def planned_year(wish: Wish, keys: Mapping[str, Any], model: Trust, most_bytes: int | None) -> Plan:
+    """The plan for a wish whose epsilon is that of a year, for the way to spend it that has the least error."""
+    period, budget = wish.period, wish.epsilon
+    if model != "local" or wish.messages or wish.delta or wish.forgers:
+        raise Refused("A year is planned in the local model, without a delta, several messages and forgers.")
+    if wish.quantity == "sum":
+        raise Refused(
+            "Sums are over those who report, who differ from period to period: plan a frequency or mean."
+        )
+    wish = replace(wish, share=_USUAL_SHARE if wish.share is None else wish.share)
+    spent = {(turns, 0): budget * turns / periods_in_year(period) for turns in turns_in_year(period)}
+    spent |= {(1, cap): budget / cap for cap in CAPS}
+    plans = {
+        (turns, cap): planned(replace(wish, epsilon=each, rotation=turns), keys, model, most_bytes)
+        for (turns, cap), each in spent.items()
+        if each <= MOST_EPSILON
+    }
+    if all(cap for _, cap in plans):
+        raise Refused(
+            f"A {period}'s share of epsilon = {budget:g} a year is above {MOST_EPSILON}, the most of a report."
+        )
+    ways = {
+        (turns, cap): Way(turns, cap, spent[turns, cap], expected_reports(found.goal), found.chosen)
+        for (turns, cap), found in plans.items()
+    }
+    fresh = [which for which in ways if not which[1]]
+    best = min(fresh, key=lambda which: (ways[which].option.mechanism is None, ways[which].option.error))
+    year = Year(period, budget, plans[best].goal.share, tuple(ways.values()), ways[best])
+    return replace(plans[best], year=year)
 
 
 def goal_in(wish: Wish, keys: Mapping[str, Any], model: Trust) -> Goal:

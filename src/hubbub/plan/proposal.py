@@ -49,6 +49,9 @@ class Wish:
     server_seconds: float = 60.0
     #: Forged reports that are reckoned with, a number or a share below 1.
     forgers: float = 0.0
+    #: How often a device may report, and in how many periods in a row it does so once.
+    period: Literal["once", "day", "week", "month"] = "once"
+    rotation: int = 1
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "max_entries", "delta", "users"):
@@ -103,6 +106,7 @@ class Wish:
             center=(low + high) / 2 / largest if self.span else 0.0,
             open=keys["kind"] != "closed",
             server_seconds=self.server_seconds,
+            rotation=self.rotation,
         )
 
     def task(self, name: str, keys: Mapping[str, Any]) -> Task:
@@ -123,9 +127,14 @@ class Wish:
             others = (replace(goal, quantity=other) for other in ("mean", "frequency"))
             goal = next((other for other in others if suits(other, self.mechanism, self.settings)), goal)
         mechanism = choose(goal, name=self.mechanism, settings=self.settings, best=self.best)
+        return self.task_with(name, keys, mechanism)
+
+    def task_with(self, name: str, keys: Mapping[str, Any], mechanism: Mechanism, **rules: Any) -> Task:
+        """The task with this mechanism."""
         low, high = self.span or (-1.0, 1.0)
         described = {"name": name, "low": low, "high": high, "mechanism": mechanism}
-        return Task.parse({**described, "keys": with_bits(keys, mechanism)})
+        rules |= {"period": self.period, "rotation": self.rotation}
+        return Task.parse({**described, **rules, "keys": with_bits(keys, mechanism)})
 
 
 def with_bits(keys: Mapping[str, Any], mechanism: Mechanism) -> dict[str, Any]:

@@ -110,9 +110,9 @@ def without_sum(quantity: Quantity, values: ValueKind) -> Quantity:
     return "frequency" if values == "set" else "mean"
 
 
-def _reports(goal: Goal) -> int:
-    """How many reports are expected, and seeds have to be enough for."""
-    return min(1 << 40, max(1, round(goal.users * goal.messages))) if goal.messages else goal.users
+def expected_reports(goal: Goal) -> int:
+    """How many reports are expected in a period, and seeds have to be enough for."""
+    return min(1 << 40, max(1, round(goal.users / goal.rotation * (goal.messages or 1))))
 
 
 def noise(
@@ -120,16 +120,16 @@ def noise(
 ) -> float:
     """Variance that decides, for a key of this frequency (the goal's share); for a conditional mean both parts do.
 
-    With several messages there are as many more reports, each of a person drawn at random.
+    With several messages there are as many more reports, each of a person drawn at random. In turns there are fewer, of
+    a sample in which each of n people is with chance 1 / w: that adds (w - 1) / n times the variance between people.
     """
     held = goal.share if frequency is None else frequency
-    reports = _reports(goal)
+    reports = expected_reports(goal)
+    drawn = (1 / reports if goal.messages else 0.0) + (goal.rotation - 1) / goal.users
 
     def variance(quantity: Quantity) -> float:
         found = mechanism.variance(quantity, reports, held, energy=energy)
-        if not goal.messages:
-            return found
-        return found + (held * (1 - held) if quantity == "frequency" else held) / reports
+        return found + drawn * (held * (1 - held) if quantity == "frequency" else held)
 
     if goal.quantity == "conditional":
         return variance("mean") + variance("frequency")
@@ -330,7 +330,7 @@ def _hidden(
     assert goal.central_epsilon is not None
 
     def make(epsilon: float) -> Mechanism:
-        found = offers(kind, replace(goal, epsilon=epsilon, users=_reports(goal)), settings)
+        found = offers(kind, replace(goal, epsilon=epsilon, users=expected_reports(goal)), settings)
         fitting = _short_enough(found, most_bytes)
         if not fitting:
             raise Refused(_too_long(found))

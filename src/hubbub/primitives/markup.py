@@ -34,6 +34,14 @@ def paragraph(content: Any, strong: bool = False) -> Markup:
     return Markup(f'<p style="{weight}margin:6px 0;max-width:60em">{escaped(content)}</p>')
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of plain text, with cells below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], faded: Sequence[bool] = (), text: int = 1
 ) -> Markup:

@@ -46,8 +46,8 @@ class NonceSeeds:
         return np.frombuffer(b"".join(made), dtype="<u8").astype(np.uint64) >> np.uint64(64 - bits)
 
 
-def refuse_tables(task: Task) -> None:
-    """Refuse to make reports of a whole table: seeds come batch by batch, for what is sent at once."""
+def refuse_own_seeds(task: Task) -> None:
+    """Refuse reports whose seeds nobody handed out: seeds come batch by batch, for what is sent at once."""
     if task.seed_from == "server":
         raise Refused(
             f"The collector hands out the seeds of task {task.name!r}, so its reports are made by whoever sends them, "

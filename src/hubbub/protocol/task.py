@@ -47,6 +47,14 @@ _LATER_RULES = (
 
 #: What labels and their values may be: they travel in headers, file names and tables.
 _LABEL, _VALUE = re.compile("[a-z][a-z0-9_]{0,31}"), re.compile("[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
+#: What labels must not be called: they become columns of files and fields of JSON beside these.
+RESERVED = frozenset(
+    (
+        *("key", "period", "value", "error", "low", "high", "flagged"),
+        *("quantity", "level", "simultaneous", "epsilon", "reports", "dropped", "note", "group", "forgers"),
+        *("warnings", "meaning", "guarantee", "findings", "truncation", "notes", "estimates", "total"),
+    )
+)
 #: Combinations that lists of labels may make; each has a number of two bytes.
 _MOST_COMBINATIONS = 1 << 16
 #: Characters of all labels and their values as a batch says them, country=de,version=2.
@@ -134,10 +142,10 @@ class Task(BaseModel):
     @classmethod
     def _closed_lists(cls, labels: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for name, values in labels.items():
-            if not _LABEL.fullmatch(name) or name in ("key", "period"):
-                raise ValueError(
-                    f"{name!r} is no name for a label: up to 32 small letters, digits and _, and neither key nor period"
-                )
+            if not _LABEL.fullmatch(name):
+                raise ValueError(f"{name!r} is no name for a label: up to 32 small letters, digits and _")
+            if name in RESERVED:
+                raise ValueError(f"{name!r} is no name for a label: files have something else of that name")
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"the label {name!r} needs a list of different values")
             for value in values:

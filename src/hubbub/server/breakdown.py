@@ -48,14 +48,17 @@ Asked = Sequence[str | int] | str | int | None
 class Breakdown:
     """Estimates by group: `breakdown["de"]["home"].value`.
 
-    `names` are what the groups are made by, `withheld` says why groups are not shown. Estimates are in the order of the
-    groups, periods in the order of time.
+    `names` are what the groups are made by, `values` what each has of these, and `withheld` says why groups are not
+    shown. Estimates are in the order of the groups, periods in the order of time. `group` says in words which reports
+    were asked about, where not all were.
     """
 
     names: tuple[str, ...]
     groups: dict[str, Estimate]
+    values: dict[str, tuple[str, ...]]
     withheld: dict[str, str]
     notes: tuple[str, ...]
+    group: str = ""
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -67,7 +70,7 @@ class Breakdown:
         return group in self.groups
 
     def __getitem__(self, group: str) -> Estimate:
-        """The estimate of one group by what it is called: values of its labels, joined by commas."""
+        """The estimate of one group by what it is called: values of its labels, joined by commas (`called`)."""
         if group in self.withheld:
             raise Refused(f"{group}: {self.withheld[group]}.")
         if group not in self.groups:
@@ -78,7 +81,7 @@ class Breakdown:
 
     def labels_of(self, group: str) -> dict[str, str]:
         """What a group is made of, by name."""
-        return dict(zip(self.names, group.split(", "), strict=True))
+        return dict(zip(self.names, self.values[group], strict=True))
 
     def of(self, key: str | int) -> Estimate:
         """One key in all groups, a row for each; over periods, its trend."""
@@ -115,7 +118,8 @@ class Breakdown:
 
     def about(self) -> dict[str, Any]:
         """What the groups are, and why some are not shown."""
-        return {"by": list(self.names), "withheld": self.withheld, "notes": list(self.notes)}
+        chosen = {"group": self.group} if self.group else {}
+        return {"by": list(self.names), **chosen, "withheld": self.withheld, "notes": list(self.notes)}
 
     def plain(self, top: int | None = None) -> dict[str, Any]:
         """All of it as plain data; of each group the first rows."""
@@ -150,8 +154,12 @@ class Breakdown:
             parts = []
             for group, found in self.groups.items():
                 safe = {"key": [cell(key) for key in found.keys]}
-                labels = self._labels(group, len(found))
-                parts.append({**labels, **found.columns(), **safe, **found.about_columns()})
+                labels = {
+                    cell(name): [cell(text) for text in column]
+                    for name, column in self._labels(group, len(found)).items()
+                }
+                about = replace(found, group=self.group).about_columns()
+                parts.append({**labels, **found.columns(), **safe, **about})
             write_atomic(path, csv_bytes(_stacked(parts)))
         else:
             write_atomic(path, parquet_bytes(self._table(Estimate.file_table)))
@@ -165,7 +173,7 @@ class Breakdown:
 
     def __str__(self) -> str:
         """Group by group, and what is not shown."""
-        parts = [f"{' and '.join(self.names)} {group}\n{found}" for group, found in self.groups.items()]
+        parts = [f"{self._title(group)}\n{found}" for group, found in self.groups.items()]
         return "\n\n".join([*parts, "\n".join([*withheld_words(self.withheld), *self.notes])])
 
     __repr__ = __str__
@@ -175,11 +183,14 @@ class Breakdown:
         parts = []
         for group, found in self.groups.items():
             parts += [
-                paragraph(f"{' and '.join(self.names)} {group}", strong=True),
+                paragraph(self._title(group), strong=True),
                 Markup(found._repr_html_()),
             ]
         said = [paragraph(line) for line in (*withheld_words(self.withheld), *self.notes)]
         return whole(*parts, *said)
+
+    def _title(self, group: str) -> str:
+        return visible(f"{' and '.join(self.names)} {group}")
 
     def _labels(self, group: str, count: int) -> dict[str, list[str]]:
         return {name: [value] * count for name, value in self.labels_of(group).items()}
@@ -188,7 +199,7 @@ class Breakdown:
         pyarrow = optional("pyarrow", "lake")
         parts = []
         for group, found in self.groups.items():
-            table = make(found).replace_schema_metadata(None)
+            table = make(replace(found, group=self.group)).replace_schema_metadata(None)
             for place, (name, column) in enumerate(self._labels(group, len(found)).items()):
                 table = table.add_column(place, name, [pyarrow.array(column, pyarrow.string())])
             parts.append(table)
@@ -197,7 +208,26 @@ class Breakdown:
 
 def withheld_words(reasons: Mapping[str, str]) -> list[str]:
     """A sentence for every group that is not shown."""
-    return [f"{group} is not shown: {why}." for group, why in reasons.items()]
+    return [f"{visible(group)} is not shown: {why}." for group, why in reasons.items()]
+
+
+def called(values: Iterable[str]) -> str:
+    """What a group is called by the values that it has: joined by commas, in quotes where one holds a comma."""
+    return ", ".join(
+        json.dumps(each, ensure_ascii=False) if "," in each or '"' in each else each for each in values
+    )
+
+
+def renamed(found: Breakdown, names: Sequence[str], values: Mapping[str, tuple[str, ...]]) -> Breakdown:
+    """The same groups by other names and values."""
+    title = {group: called(values[group]) for group in (*found.groups, *found.withheld)}
+    return replace(
+        found,
+        names=tuple(names),
+        groups={title[group]: replace(one, group=title[group]) for group, one in found.groups.items()},
+        values={title[group]: values[group] for group in found.groups},
+        withheld={title[group]: why for group, why in found.withheld.items()},
+    )
 
 
 def estimate_by(
@@ -249,7 +279,9 @@ def estimate_by(
         found[group] = replace(one, group=group)
         done(1)
     notes = [PUBLIC] if any(name != PERIOD for name in names) else []
-    return Breakdown(names, found, hidden, tuple([*notes, AGAIN] if PERIOD in names else notes))
+    values = {group: tuple(group.split(", ")) for group in found}
+    said = tuple([*notes, AGAIN] if PERIOD in names else notes)
+    return Breakdown(names, found, values, hidden, said, (choice or Choice()).words())
 
 
 def compare_groups(
@@ -295,7 +327,7 @@ def compare_groups(
         second = (task, sum_of(task, states, strata))
         options = (keys, quantity, level, simultaneous)
         one = compare(first, second, *options, sides=(titles[0], title), pairs=len(values) - 1)
-        found.append(replace(one, notes=(*one.notes, note)))
+        found.append(replace(one, notes=(*one.notes, note), by=name, group=base.words()))
     return found
 
 

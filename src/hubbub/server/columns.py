@@ -25,7 +25,7 @@ def table_kind(path: str | Path) -> str:
 
 def csv_bytes(columns: dict[str, list[Any]]) -> bytes:
     """Columns of text, truth values or numbers as CSV; None is an empty cell."""
-    parts = [",".join(columns) + "\n"]
+    parts = [",".join(_cells(list(columns))) + "\n"]
     for start in range(0, len(next(iter(columns.values()))), _LINES):
         cells = [_cells(column[start : start + _LINES]) for column in columns.values()]
         parts += [f"{line}\n" for line in map(",".join, zip(*cells, strict=True))]

@@ -75,6 +75,9 @@ class Comparison:
     count: int
     floor: float
     notes: tuple[str, ...]
+    #: The label that the sides are values of, or "period"; and which reports were asked about, where not all were.
+    by: str = ""
+    group: str = ""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -125,10 +128,15 @@ class Comparison:
         columns = self.columns()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
+    def chosen(self) -> dict[str, str]:
+        """What the sides are values of, and which reports were asked about, where that is to be said."""
+        return {name: said for name, said in (("by", self.by), ("group", self.group)) if said}
+
     def about(self) -> dict[str, Any]:
         """What the numbers are and what they promise."""
         return {
             "sides": list(self.sides),
+            **self.chosen(),
             "quantity": self.quantity,
             "meaning": MEANINGS[self.quantity],
             "level": self.level,
@@ -171,7 +179,16 @@ def save_comparisons(path: str | Path, several: Sequence[Comparison]) -> None:
         return
     columns: dict[str, list[Any]] = {}
     for found in several:
-        same = {"of": " - ".join(reversed(found.sides)), "quantity": found.quantity, "level": found.level}
+        same = {
+            "of": " - ".join(reversed(found.sides)),
+            "quantity": found.quantity,
+            "level": found.level,
+            "simultaneous": found.simultaneous,
+            "epsilon": found.guarantee.epsilon,
+            "first_reports": found.reports[0],
+            "second_reports": found.reports[1],
+            **found.chosen(),
+        }
         rows = {**found.columns(), **{name: [value] * len(found) for name, value in same.items()}}
         columns = {name: columns.get(name, []) + column for name, column in rows.items()}
     if kind == ".csv":

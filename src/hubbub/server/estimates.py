@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
 #: What a table in a file says of itself in every row; `note` has the warnings, in the first row only.
-ABOUT_COLUMNS = ("quantity", "level", "epsilon", "reports", "dropped", "note")
+ABOUT_COLUMNS = ("quantity", "level", "simultaneous", "epsilon", "reports", "dropped", "note")
 _ABOUT_TYPES = dict(
-    zip(ABOUT_COLUMNS, ("string", "double", "double", "int64", "double", "string"), strict=True),
+    zip(ABOUT_COLUMNS, ("string", "double", "bool", "double", "int64", "double", "string"), strict=True),
     forgers="int64",
+    group="string",
 )
 MEANINGS = {
     "frequency": "share of users who have the key",
@@ -95,7 +96,7 @@ class Estimate:
     #: What was estimated, and what happened to the records where they were at hand.
     task: Task | None = None
     summary: Summary | None = None
-    #: Whose it is, where several groups were estimated apart, see `hubbub.server.breakdown`.
+    #: Whose it is, in words, where it is not of all reports: see `hubbub.server.breakdown` and `portions`.
     group: str = ""
     #: Reports that may be forged without the intervals being wrong.
     forgers: int = 0
@@ -159,12 +160,13 @@ class Estimate:
     def about_columns(self) -> dict[str, list[Any]]:
         """What a table in a file says of itself."""
         count, dropped = len(self), None if self.truncation is None else self.truncation.share
-        same = (self.quantity, self.level, self.guarantee.epsilon, self.reports, dropped)
+        same = (self.quantity, self.level, self.simultaneous, self.guarantee.epsilon, self.reports, dropped)
         warnings = [" ".join(self.warnings), *[""] * (count - 1)][:count]
         about: dict[str, list[Any]] = dict(
             zip(ABOUT_COLUMNS, (*([each] * count for each in same), warnings), strict=True)
         )
-        return about | ({"forgers": [self.forgers] * count} if self.forgers else {})
+        more = {"group": self.group, "forgers": self.forgers}
+        return about | {name: [value] * count for name, value in more.items() if value}
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per key."""
@@ -213,7 +215,8 @@ class Estimate:
             write_atomic(path, json.dumps({**self.about(), "estimates": self.rows()}, indent=1).encode())
         elif kind == ".csv":
             safe = {"key": [cell(key) for key in self.keys]}
-            write_atomic(path, csv_bytes({**self.columns(), **safe, **self.about_columns()}))
+            about = replace(self, group=cell(self.group)).about_columns()
+            write_atomic(path, csv_bytes({**self.columns(), **safe, **about}))
         else:
             write_atomic(path, parquet_bytes(self.file_table()))
 

@@ -21,7 +21,14 @@ from hubbub.primitives.arrays import Bools, Int64s
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import visible
 from hubbub.protocol.periods import period_of
-from hubbub.protocol.strata import Stratum, check_label, check_number, first_day, label_names
+from hubbub.protocol.strata import (
+    MOST_COMBINATIONS,
+    Stratum,
+    check_label,
+    check_number,
+    first_day,
+    label_names,
+)
 from hubbub.protocol.task import Task
 from hubbub.tables.records import Table, TableLike, read_table
 
@@ -96,7 +103,7 @@ def placed(task: Task, rows: Table, periods: Sequence[str] = ("",), when: Int64s
     if names and len(np.unique(rows.user)) < rows.users:
         raise Refused("Some users have no rows, and nothing tells their labels; leave them out.")
     for name, (texts, codes) in zip(names, rows.more, strict=False):
-        which = which * len(task.labels[name]) + _one_each(task, name, rows, texts, codes)
+        which = which * len(task.labels[name]) + _listed(task, name, rows, texts, codes)
     numbers, which = np.unique(which, return_inverse=True)
     strata = []
     for number in numbers.tolist():
@@ -109,21 +116,31 @@ def placed(task: Task, rows: Table, periods: Sequence[str] = ("",), when: Int64s
     return Placed(rows, strata, which.astype(np.int64))
 
 
-def distinct(rows: Table, place: int, name: str) -> list[str]:
-    """The different values of a label in a table; blank ones are refused."""
-    texts, codes = rows.more[place]
-    blank = np.array([not text.strip() for text in texts], dtype=bool)
-    if blank.any():
-        raise _told_wrongly(rows, blank[codes], f"have no {name}")
-    return texts
+def grouped(rows: Table, names: Sequence[str]) -> tuple[Table, list[tuple[str, ...]]]:
+    """Which groups the columns in `more`, called so, make of the users, and the values that each of these has.
+
+    The table that is returned has one such column instead, in which groups are called by plain labels, in the order of
+    the values: values of a table are any text, and labels are not.
+    """
+    group = np.zeros(rows.rows, dtype=np.int64)
+    for name, (texts, codes) in zip(names, rows.more, strict=True):
+        _one_each(rows, name, texts, codes)
+        group = np.unique(group * len(texts) + codes, return_inverse=True)[1]
+    first = np.unique(group, return_index=True)[1].tolist()
+    if len(first) > MOST_COMBINATIONS:
+        raise Refused(
+            f"{' and '.join(names)} make {len(first):,} groups of the users, and at most {MOST_COMBINATIONS:,} are "
+            "estimated apart."
+        )
+    values = [tuple(texts[codes[row]] for texts, codes in rows.more) for row in first]
+    labels = [f"g{place:0{len(str(MOST_COMBINATIONS))}}" for place in range(len(first))]
+    return replace(rows, more=((labels, group),)), values
 
 
-def _one_each(task: Task, name: str, rows: Table, texts: list[str], codes: Any) -> Int64s:
-    """The place of every record's value in the list of a label."""
+def _one_each(rows: Table, name: str, texts: list[str], codes: Any) -> Int64s:
+    """Which of the texts in a column every user has; blank ones are refused, and several of one user."""
     last = np.zeros(rows.users, dtype=np.int64)
     last[rows.user] = codes
-    known = {value: place for place, value in enumerate(task.labels[name])}
-    places = np.array([known.get(text, -1) for text in texts], dtype=np.int64)
     blank = np.array([not text.strip() for text in texts], dtype=bool)
     for wrong, words in (
         (blank[codes], f"have no {name}"),
@@ -131,20 +148,32 @@ def _one_each(task: Task, name: str, rows: Table, texts: list[str], codes: Any) 
     ):
         if wrong.any():
             raise _told_wrongly(rows, wrong, words)
+    return last
+
+
+def _listed(task: Task, name: str, rows: Table, texts: list[str], codes: Any) -> Int64s:
+    """The place of every record's value in the list of a label."""
+    last = _one_each(rows, name, texts, codes)
+    known = {value: place for place, value in enumerate(task.labels[name])}
+    places = np.array([known.get(text, -1) for text in texts], dtype=np.int64)
     unknown = places[codes] < 0
     if unknown.any():
         first = texts[int(codes[np.flatnonzero(unknown)[0]])]
-        why = f"have a {name} that task {task.name!r} does not list, such as {visible(first[:40])!r}"
-        raise _told_wrongly(rows, unknown, why)
+        raise _told_wrongly(
+            rows,
+            unknown,
+            f"have a {name} that task {task.name!r} does not list, such as {visible(first[:40])!r}",
+            f"Write the task's own values, such as {task.labels[name][0]!r}, into a column, and name it with "
+            f"--label {name}=COLUMN",
+        )
     return places[last]
 
 
-def _told_wrongly(rows: Table, wrong: Bools, words: str) -> Refused:
+def _told_wrongly(rows: Table, wrong: Bools, words: str, remedy: str = "") -> Refused:
     count = len(np.unique(rows.user[wrong]))
     row = int(np.flatnonzero(wrong)[0]) + 1
-    return Refused(
-        f"{count:,} of {rows.users:,} users {words} (row {row:,} is the first); correct the table, or leave them out."
-    )
+    advice = f"; correct the table, or leave them out. {remedy}".rstrip(". ")
+    return Refused(f"{count:,} of {rows.users:,} users {words} (row {row:,} is the first){advice}.")
 
 
 def _by_period(task: Task, rows: Table, column: str, today: datetime.date) -> tuple[Table, list[str], Int64s]:

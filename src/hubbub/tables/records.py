@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hubbub.model.record import Entries, Summary
 from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.errors import Refused, optional
+from hubbub.protocol.nonces import refuse_own_seeds
 from hubbub.protocol.task import Task
 from hubbub.tables.csv_blocks import CsvFile, not_finite, to_numbers
 from hubbub.tables.frames import (
@@ -57,6 +58,23 @@ TableLike = Any
 def has_values(table: TableLike, value: str | None) -> bool:
     """Whether records of a table have values: a column is named, or records are mappings from key to value."""
     return mapped_values(table) if isinstance(table, Mapping) else value is not None
+
+
+def refuse_device_rules(task: Task) -> None:
+    """Refuse to make reports of a table for a task with rules that only a device can keep.
+
+    Turns and memos are in a device's ledger. Whoever has a table has none: with every period, and every run, all
+    people would report anew, and spend more than the task says. Seeds from the collector are for what is sent at once.
+    """
+    refuse_own_seeds(task)
+    rules = [f"rotation = {task.rotation}"] if task.rotation > 1 else []
+    rules += ["memoize"] if task.memoize != "off" else []
+    if rules:
+        raise Refused(
+            f"Task {task.name!r} has {' and '.join(rules)}, which devices keep with a ledger, period after period; a "
+            "table has no ledger, so all of its people would report anew each time. Rehearse such a task with hubbub "
+            "simulate; for reports of a table, leave the rule out."
+        )
 
 
 def read_table(

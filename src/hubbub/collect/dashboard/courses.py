@@ -76,7 +76,7 @@ def course(
         "followed": [visible(key) for key in followed],
         "so_far": running(went["reports"][-1]["period"]) if went else "",
         "missing": went["missing"] if went else 0,
-        "trend": f"trend?{query}" if went else "",
+        "trend": query if went else "",
         "of": choice.words(),
     }
 
