@@ -262,8 +262,9 @@ def test_a_run_that_drops_three_quarters_warns_everywhere(
     assert named is not None
     assert int(named[1]) > 2
     rows = list(csv.DictReader((tmp_path / "o.csv").read_text().splitlines()))
-    assert rows[0]["note"] == first
+    assert rows[0]["note"].startswith(first)
     assert {row["dropped"] for row in rows} == {"0.75"}
+    assert {(row["long_records"], row["long_records_error"]) for row in rows} == {("1.0", "0.0")}
     said = succeed("run", long_records, *SETS, "-o", tmp_path / "o.parquet")
     assert said["warnings"] == [first]
     assert (said["truncation"]["dropped"], said["truncation"]["factor"]) == (0.75, 4.0)
@@ -315,6 +316,64 @@ def test_lengths_that_are_counted_and_corrected_for(
         "-o",
         task,
     )
+
+
+def test_few_long_records_may_hold_most_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2% of the people have 100 of 120 keys, the others 2: half of all entries are dropped. A count of long records
+    cannot tell how many, so no file says that it can, and the warning is there wherever the noise took the count."""
+    seeded_coins(monkeypatch)
+    rows = [(i, f"k{(i + j) % 120}") for i in range(3000) for j in range(100 if i % 50 == 0 else 2)]
+    table = write_csv(tmp_path / "few.csv", [("u", "k"), *rows])
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(f"k{i}" for i in range(120)))
+    told = {}
+    for name, options in (("counted", ["--count-lengths"]), ("not", [])):
+        task, out = tmp_path / f"{name}.toml", tmp_path / f"{name}.csv"
+        sizes = ["--epsilon", 3, "--max-entries", 4, *options]
+        succeed("task", "new", "--name", "t", "--vocabulary", names, *sizes, "-o", task)
+        made = succeed("privatize", table, task, "--user", "u", "--key", "k", "-o", tmp_path / "r.bin")
+        assert made["truncation"]["dropped"] == pytest.approx(0.49, abs=0.01)
+        succeed("aggregate", tmp_path / "r.bin", "-o", tmp_path / "s.bin")
+        said = succeed("estimate", tmp_path / "s.bin", "-o", out)
+        told[name] = said, list(csv.DictReader(out.read_text().splitlines()))
+    said, written = told["counted"]
+    lost = said["truncation"]
+    assert lost["dropped"] is None
+    assert lost["dropped_least"] < 0.49 < lost["dropped_most"] < 1
+    assert lost["factor"] == 120 / 3
+    warning = next(each for each in said["warnings"] if "of all records were longer than 4 entries" in each)
+    assert "nor what share of all entries was dropped: up to" in warning
+    assert "by a factor of up to 40" in warning
+    assert warning in written[0]["note"]
+    assert {row["dropped"] for row in written} == {""}
+    assert {float(row["long_records"]) for row in written} == {lost["longer"]}
+    assert {float(row["long_records_error"]) for row in written} == {lost["longer_error"]}
+    said, written = told["not"]
+    assert said["truncation"] is None
+    assert "Estimates are of records after sampling down to at most 4 entries." in written[0]["note"]
+    assert "by a factor of up to 30" in written[0]["note"]
+    assert {row["dropped"] + row["long_records"] for row in written} == {""}
+
+
+def test_whoever_makes_the_reports_is_warned(
+    long_records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three quarters are dropped: privatize says so first, like run, because the reports do not."""
+    seeded_coins(monkeypatch)
+    first = prose("run", long_records, *SETS).partition(" task ")[0]
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(["all", *(f"k{i}" for i in range(19))]))
+    task, made = tmp_path / "t.toml", tmp_path / "r.bin"
+    succeed("task", "new", "--name", "t", "--vocabulary", names, *SETS[4:], "-o", task)
+    steps = ["privatize", long_records, task, *SETS[:4], "-o", made]
+    assert prose(*steps).startswith(f"{first} 2,000 records with 16,000 entries; ")
+    said = succeed(*steps)
+    assert said["warnings"] == [first]
+    assert said["truncation"]["dropped"] == 0.75
+    assert f"max_entries = {said['truncation']['suggested']} " in first
+    short = write_csv(tmp_path / "short.csv", [("u", "k"), *((i, "all") for i in range(20))])
+    said = succeed("privatize", short, task, *SETS[:4], "-o", made)
+    assert (said["warnings"], said["truncation"]["dropped"]) == ([], 0.0)
 
 
 def test_untidy_records_are_counted(tmp_path: Path) -> None:
@@ -380,7 +439,8 @@ def test_the_installed_command(csv_table: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert strict_json(done.stdout)["reports"] == 3000
     assert path.read_text().startswith(
-        "key,value,error,low,high,flagged,quantity,level,simultaneous,epsilon,reports,dropped,note\n"
+        "key,value,error,low,high,flagged,quantity,level,simultaneous,epsilon,reports,dropped,long_records,"
+        "long_records_error,note\n"
     )
 
 

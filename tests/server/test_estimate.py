@@ -339,7 +339,8 @@ def test_csv(made: Estimate, tmp_path: Path) -> None:
         header, *rows = csv.reader(file)
     assert tuple(header) == COLUMNS + ABOUT_COLUMNS
     for row, right in zip(rows, expected_rows(made), strict=True):
-        assert row[6:] == ["conditional", "0.95", "True", "1.0", "1234", "", ""]
+        assert row[6:14] == ["conditional", "0.95", "True", "1.0", "1234", "", "", ""]
+        assert row[14:] == ["a note" if row is rows[0] else ""]
         assert row[0] == right[0]
         assert [float(cell) if cell else None for cell in row[1:5]] == list(right[1:5])
         assert row[5] == str(right[5])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from helpers import refused
 from hubbub.checks.audit import exact_audit
@@ -22,12 +23,14 @@ from hubbub.model import record
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import GRID, Entries, Summary
 from hubbub.plan.advice import advised
+from hubbub.primitives.errors import Refused
 from hubbub.protocol import task as task_module
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
 from hubbub.server.findings import width_for
 from hubbub.server.truncation import (
     Truncation,
+    _dropped,
     corrected,
     truncation_in_reports,
     truncation_of_table,
@@ -37,7 +40,7 @@ from hubbub.simulation.rehearsal import simulate
 SALT = "5a" * 16
 
 
-def counting(mechanism: Mechanism, size: int = 20, **keys: Any) -> Task:
+def counting(mechanism: Mechanism, size: int | None = 20, **keys: Any) -> Task:
     universe = {"kind": "closed", "size": size, "salt": SALT, "count_lengths": True, **keys}
     return Task.parse({"name": "t", "keys": universe, "mechanism": mechanism})
 
@@ -309,14 +312,59 @@ def test_tables_are_counted_exactly() -> None:
     assert truncation_of_table(whole, np.array(lengths)) is None
 
 
-def test_five_percent_are_a_warning_and_noise_is_none() -> None:
-    def made(lost: float, error: float) -> Truncation:
-        return Truncation(3, "reports", lost, error, lost, error)
+def test_what_is_a_warning() -> None:
+    """Five percent of a table; in reports, whatever may be that much, unless hardly a record can have been long."""
+    plain = counting(make_mechanism("collision", epsilon=1.0, max_entries=3), 50)
+    for short, alarming in ((37, False), (36, True)):  # of 40 or 39 entries, two are dropped
+        found = truncation_of_table(plain, np.array([1] * (short - 1) + [4]))
+        assert found is not None
+        assert found.dropped == pytest.approx(2 / (short + 3))
+        assert found.alarming == alarming
 
-    assert not made(0.05, 0.001).alarming
-    assert made(0.051, 0.001).alarming
-    assert not made(0.2, 0.11).alarming
-    assert made(0.23, 0.11).alarming
+    def made(longer: float, error: float, most: float = 1.0) -> Truncation:
+        return Truncation(3, "reports", longer, error, longer, error, dropped_most=most)
+
+    assert made(0.02, 0.014).alarming  # they may hold most entries
+    assert made(0.0, 0.014).alarming  # and they may be there
+    assert not made(0.0, 0.004).alarming  # but not one in a hundred
+    assert not made(0.001, 0.0004).alarming
+    assert made(0.001, 0.0002).alarming  # some for certain, and nobody knows how long
+    assert not made(0.02, 0.014, most=0.05).alarming
+
+
+@pytest.mark.parametrize("limit", [2, 3, 7])
+def test_the_two_keys_leave_limits_for_what_was_dropped(limit: int) -> None:
+    """For exact counts and thousands of crowds the truth is within them, and next to one where lengths are extreme."""
+    task = counting(make_mechanism("collision", epsilon=1.0, max_entries=limit), 40)
+    rng, room = np.random.default_rng(limit), limit - 1
+
+    def limits(lengths: Any) -> tuple[float, float, float]:
+        long = lengths[lengths > limit]
+        kept, lost = (float(part.sum()) / len(lengths) for part in (room / long, 1 - room / long))
+        known = truncation_of_table(task, lengths)
+        assert known is not None
+        assert known.dropped is not None
+        return known.dropped, *_dropped(task, (kept, 0.0), (lost, 0.0))
+
+    for _ in range(1000):
+        lengths = rng.integers(1, rng.integers(2, 41), 50)
+        dropped, least, most = limits(lengths)
+        assert least - 1e-12 <= dropped <= most + 1e-12
+    dropped, least, _ = limits(np.array([limit] * 40 + [20] * 10))
+    assert least == pytest.approx(dropped, abs=0.03)
+    dropped, _, most = limits(np.array([1] * 40 + [limit + 1] * 5 + [40] * 5))
+    assert most == pytest.approx(dropped, abs=0.05)
+
+
+def test_noise_widens_the_limits_and_an_open_vocabulary_has_none() -> None:
+    mechanism = make_mechanism("collision", epsilon=1.0, max_entries=3)
+    task = counting(mechanism, 40)
+    least, most = _dropped(task, (0.1, 0.0), (0.3, 0.0))
+    wide = _dropped(task, (0.1, 0.02), (0.3, 0.02))
+    assert wide[0] < least < most < wide[1]
+    assert _dropped(counting(mechanism, None, kind="folded", bits=20), (0.1, 0.0), (0.3, 0.0)) == (least, 1.0)
+    assert _dropped(counting(mechanism, 3), (0.1, 0.1), (0.3, 0.1)) == (0.0, 0.0)
+    assert _dropped(task, (0.0, 0.0), (0.0, 0.0)) == (0.0, 0.0)
 
 
 def test_estimates_carry_it_and_warn() -> None:
@@ -367,6 +415,37 @@ def test_corrected_intervals_hold_the_whole_truth() -> None:
     assert hits["sure"] / 240 < 0.95 - slack
 
 
+@pytest.mark.parametrize("every", [1, 5], ids=["75% lost", "15% lost"])
+def test_corrected_intervals_hold_where_they_are_given(every: int) -> None:
+    """For 94% or more of 400 collections of 1000 people who all have the key, where all or every fifth have too many.
+
+    Fewer hits than this would give once in a million tries are an alarm. Intervals that are 30% too short raise it.
+    With three quarters lost, some collections are refused, but not many.
+    """
+    task = counting(make_mechanism("collision", epsilon=2.0, max_entries=2), bits=10)
+    rng = np.random.default_rng(5)
+    lengths = [2 if i % every else 4 for i in range(1000)]
+    entries = crowd([[0, *(1 + rng.permutation(19))[: length - 1].tolist()] for length in lengths])
+    given, hits, short = 0, 0, 0
+    for run in range(400):
+        plain = estimate(task, simulate(task, entries, seed=7000 + 31 * run).state, ["0"])
+        lost, value = plain.truncation, plain.value
+        assert lost is not None
+        columns = (value, plain.error, plain.low, plain.high)
+        narrow = (value, plain.error, 0.3 * value + 0.7 * plain.low, 0.3 * value + 0.7 * plain.high)
+        try:
+            _, _, low, high = corrected(columns, lost, width_for(0.95))
+        except Refused:
+            continue
+        given += 1
+        hits += bool(low[0] <= 1 <= high[0])
+        _, _, low, high = corrected(narrow, replace(lost, lost_error=0.7 * lost.lost_error), width_for(0.95))
+        short += bool(low[0] <= 1 <= high[0])
+    assert given > 370
+    least = binom.ppf(1e-6, given, 0.94)
+    assert hits >= least > short
+
+
 def test_a_corrected_estimate_says_what_it_assumes() -> None:
     task = counting(make_mechanism("collision", epsilon=3.0, max_entries=3))
     state = simulate(task, crowd(LONG), seed=3).state
@@ -386,8 +465,9 @@ def test_without_uncertainty_the_correction_only_scales() -> None:
     exact = Truncation(3, "reports", 0.4, 0.0, 0.2, 0.0)
     for old, new in zip(columns, corrected(columns, exact, 1.96), strict=True):
         assert np.allclose(new, old / 0.8)
+    corrected(columns, Truncation(3, "reports", 0.9, 0.1, 0.7, 0.15), 1.96)
     with refused("nothing can be corrected"):
-        corrected(columns, Truncation(3, "reports", 0.9, 0.2, 0.7, 0.2), 1.96)
+        corrected(columns, Truncation(3, "reports", 0.9, 0.2, 0.7, 0.16), 1.96)
 
 
 def test_conditional_means_need_no_correction() -> None:

@@ -17,7 +17,7 @@ from hubbub.device import client
 from hubbub.model.guarantee import Guarantee, Unit
 from hubbub.model.mechanism import Quantity
 from hubbub.model.record import Entries, Summary
-from hubbub.plan.advice import advised
+from hubbub.plan.advice import advised, entries_to_take
 from hubbub.plan.proposal import Wish, span_for
 from hubbub.primitives.coins import SecretCoins, SystemSeeds
 from hubbub.primitives.errors import Refused
@@ -245,6 +245,8 @@ class Reports:
     summary: Summary
     #: The same reports by stratum, where the table tells more of its users than their records.
     parts: Mapping[Stratum, NDArray[np.uint8]] = field(default_factory=dict)
+    #: What was lost to max_entries, of which the reports say nothing.
+    truncation: Truncation | None = None
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -256,6 +258,12 @@ class Reports:
     def guarantee(self) -> Guarantee:
         """What is promised about the reports, by who made them."""
         return replace(self.task.guarantee, noise="table")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be known before estimates are made of them; nobody knows it later."""
+        lost = self.truncation
+        return (lost.words(),) if lost is not None and lost.alarming else ()
 
     def save(self, path: str | Path) -> None:
         """Write a file of reports, or Parquet if the name ends so."""
@@ -274,7 +282,8 @@ class Reports:
 
     def __repr__(self) -> str:
         width = self.task.mechanism.layout.width
-        return f"{len(self):,} reports of {width} bytes for {self.task.name!r}. {self.guarantee.short()}"
+        made = f"{len(self):,} reports of {width} bytes for {self.task.name!r}. {self.guarantee.short()}"
+        return "\n".join([*self.warnings, made])
 
 
 def privatize(
@@ -307,11 +316,25 @@ def privatize(
     if not task.labels and told == Told():
         entries, tidied = encode_table(task, read_table(table, user, key, value))
         packed, sampled = privatized(task, entries, watch)
-        return Reports(task, packed, tidied + sampled)
+        return Reports(task, packed, tidied + sampled, truncation=_lost(task, entries))
     found = read_placed(table, (user, key, value), task, told, datetime.date.today())
     entries, tidied = encode_table(task, found.table)
     parts, sampled = _privatized_by(task, entries, found, watch)
-    return Reports(task, np.concatenate(list(parts.values())), tidied + sampled, parts)
+    packed = np.concatenate(list(parts.values()))
+    return Reports(task, packed, tidied + sampled, parts, _lost(task, entries))
+
+
+def _lost(task: Task, entries: Entries) -> Truncation | None:
+    """What max_entries takes from records, with what the planner would take for it where that is much."""
+    lengths = np.diff(entries.offsets)
+    found = truncation_of_table(task, lengths)
+    if found is None or not found.alarming:
+        return found
+    histogram = dict(Counter(lengths.tolist()))
+    better = entries_to_take(task, task.mechanism.quantities[0], len(entries), histogram)
+    if better is None:
+        return found
+    return replace(found, suggested=better.max_entries, outstanding=better.found)
 
 
 def _privatized_by(

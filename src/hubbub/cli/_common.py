@@ -136,6 +136,16 @@ settings_option = click.option(
 )
 
 
+interval_option = click.option(
+    "--interval",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Level of the intervals, and of what stands out: with a lower one keys do so from smaller values on, and more "
+    "often by chance.",
+)
+
+
 def table_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say how a table of text is written; the command gets them as `form`."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hubbub.cli._common import ESTIMATES, EXISTING, Command, json_option, progress, say, tell
+from hubbub.cli._common import ESTIMATES, EXISTING, Command, interval_option, json_option, progress, say, tell
 from hubbub.cli._portions import by_option, choice_options, names_in, show_groups
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     type=click.Choice(["frequency", "mean", "conditional", "sum"]),
     help="What to estimate [default: what the mechanism offers first].",
 )
-@click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@interval_option
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all asked keys together.")
 @click.option(
     "--refine",

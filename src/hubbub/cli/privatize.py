@@ -104,11 +104,13 @@ def command(
     reports.save(output)
     summary, guarantee = reports.summary, reports.guarantee
     data = {
+        "warnings": list(reports.warnings),
         "file": str(output),
         "reports": len(reports),
         "report_bytes": loaded.mechanism.layout.width,
         "strata": {text_of(loaded, stratum): len(part) for stratum, part in reports.parts.items()},
         "summary": summary.as_dict(),
+        "truncation": None if reports.truncation is None else reports.truncation.as_dict(),
         "guarantee": guarantee.as_dict(),
     }
     kept = f", {len(reports.parts):,} strata apart" if reports.parts else ""
@@ -117,6 +119,12 @@ def command(
     say(
         as_json,
         data,
-        f"{summary.words()}\n{len(reports):,} reports of {loaded.mechanism.layout.width} bytes "
-        f"written to {output}{kept}\n{guarantee.words()}",
+        "\n".join(
+            [
+                *reports.warnings,
+                summary.words(),
+                f"{len(reports):,} reports of {loaded.mechanism.layout.width} bytes written to {output}{kept}",
+                guarantee.words(),
+            ]
+        ),
     )

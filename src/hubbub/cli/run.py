@@ -15,6 +15,7 @@ from hubbub.cli._common import (
     EXISTING,
     Command,
     check_not_over,
+    interval_option,
     json_option,
     progress,
     say,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--vocabulary", type=EXISTING, help="Text file with all keys, one per line.")
 @task_options
 @discovery_options
-@click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@interval_option
 @click.option("--simultaneous", is_flag=True, help="Intervals that hold for all keys together.")
 @click.option(
     "--correct", is_flag=True, help="Correct for entries that were dropped (needs --count-lengths)."

@@ -14,6 +14,7 @@ from hubbub.cli._common import (
     EXISTING,
     OUTPUT,
     Command,
+    interval_option,
     json_option,
     progress,
     say,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     type=click.Choice(["frequency", "mean", "conditional"]),
     help="What to estimate [default: what the mechanism offers first].",
 )
-@click.option("--interval", type=float, default=0.95, show_default=True, help="Level of the intervals.")
+@interval_option
 @click.option("--correct", is_flag=True, help="Correct for entries that were dropped (count_lengths).")
 @click.option(
     "--seed", type=click.IntRange(0), default=1, show_default=True, help="Of the noise: repeatable, INSECURE."

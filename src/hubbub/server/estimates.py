@@ -31,13 +31,21 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
-#: What a table in a file says of itself in every row; `note` has the warnings, in the first row only.
-ABOUT_COLUMNS = ("quantity", "level", "simultaneous", "epsilon", "reports", "dropped", "note")
-_ABOUT_TYPES = dict(
-    zip(ABOUT_COLUMNS, ("string", "double", "bool", "double", "int64", "double", "string"), strict=True),
-    forgers="int64",
-    group="string",
-)
+#: What a table in a file says of itself in every row; `note` has warnings and notes, in the first row only.
+_ABOUT_TYPES = {
+    "quantity": "string",
+    "level": "double",
+    "simultaneous": "bool",
+    "epsilon": "double",
+    "reports": "int64",
+    "dropped": "double",
+    "long_records": "double",
+    "long_records_error": "double",
+    "note": "string",
+    "forgers": "int64",
+    "group": "string",
+}
+ABOUT_COLUMNS = tuple(_ABOUT_TYPES)[:-2]
 MEANINGS = {
     "frequency": "share of users who have the key",
     "mean": "mean value over all users, 0 for those without the key",
@@ -158,12 +166,16 @@ class Estimate:
         return dict(zip(COLUMNS, (*columns, self.flagged.tolist()), strict=True))
 
     def about_columns(self) -> dict[str, list[Any]]:
-        """What a table in a file says of itself."""
-        count, dropped = len(self), None if self.truncation is None else self.truncation.share
-        same = (self.quantity, self.level, self.simultaneous, self.guarantee.epsilon, self.reports, dropped)
-        warnings = [" ".join(self.warnings), *[""] * (count - 1)][:count]
+        """What a table in a file says of itself; `dropped` is empty where only long records were counted."""
+        count, lost = len(self), self.truncation
+        lengths = (None, None, None) if lost is None else (lost.dropped, lost.longer, lost.longer_error)
+        same = (
+            *(self.quantity, self.level, self.simultaneous, self.guarantee.epsilon, self.reports),
+            *lengths,
+        )
+        note = [" ".join((*self.warnings, *self.notes)), *[""] * (count - 1)][:count]
         about: dict[str, list[Any]] = dict(
-            zip(ABOUT_COLUMNS, (*([each] * count for each in same), warnings), strict=True)
+            zip(ABOUT_COLUMNS, (*([each] * count for each in same), note), strict=True)
         )
         more = {"group": self.group, "forgers": self.forgers}
         return about | {name: [value] * count for name, value in more.items() if value}

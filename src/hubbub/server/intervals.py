@@ -19,9 +19,10 @@ number that depends on key and state as if drawn at random. The tails are then u
 The same state always gives the same interval; one report more can move its ends by the worth of one report.
 
 Where epsilon is large, holders of a key name it nearly surely, and the others hardly ever. Then their votes are counted
-apart (`hubbub.server.tails.TwoKinds`): all that exceeds the mean comes from the others, and one binomial number with the
-same mean and variance would hide it. Of a signed count, what holders add to the variance is that of votes with their
-values, taken as all alike, which is the most that it can be: with values that differ, means are covered up to 97.5%.
+apart (`hubbub.server.tails.TwoKinds`): all that exceeds the mean comes from the others, and one binomial number with
+the same mean and variance would hide it. Of a signed count, what holders add to the variance is that of votes with
+their values, taken as all alike, which is the most that it can be: with values that differ, means are covered up to
+97.5%.
 
 Where the standard deviation of a count is above 5 z^3, z the half-width of the interval in standard errors (2 or more),
 a skewed tail differs by less than a tenth of itself from a normal one, in opposite directions on the two sides, and

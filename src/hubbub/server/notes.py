@@ -45,5 +45,5 @@ def truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
     if not task.mechanism.limits_entries or (task.keys.kind == "closed" and task.keys.count <= limit):
         return []
     if truncation is None:
-        return [unknown_words(limit)]
-    return [truncation.words()] if truncation.share > 0 and not truncation.alarming else []
+        return [unknown_words(task)]
+    return [] if truncation.dropped == 0 or truncation.alarming else [truncation.words()]
