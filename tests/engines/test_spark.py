@@ -23,6 +23,7 @@ from hubbub.engines.arrow import (
     NO_ID,
     NO_REPORTS,
     NO_STRATUM,
+    NOT_BEGUN,
     OTHER_TASK,
     report_table,
     save_parquet,
@@ -140,17 +141,21 @@ def test_strata_stay_apart_and_add_up_to_the_whole(session: Any, tmp_path: Path)
         at: state.to_bytes() for at, state in found.items()
     }
     rows = [
-        (f"b{place}", text, packed[:3].tobytes()) for place, text in enumerate(("country=xx", None, "@2026"))
+        (f"b{place}", text, packed[:3].tobytes())
+        for place, text in enumerate(("country=xx", None, "@2026", "@2099-W01", "country=de@2099-W01"))
     ]
     odd = session.createDataFrame(rows, "batch string, stratum string, reports binary")
-    with pytest.warns(UserWarning, match=f"1 times {NO_STRATUM}"):
+    with pytest.warns(UserWarning, match=f"1 row with 3 reports: {NO_STRATUM}") as caught:
         some = crowd.strata(odd, task)
+    assert f"2 rows with 6 reports: {NOT_BEGUN}" in str(caught[0].message)
     assert {at: state.count for at, state in some.items()} == {UNTOLD: 3, Stratum((), "2026"): 3}
     with pytest.warns(UserWarning, match=NO_STRATUM):
         assert crowd.aggregate(odd, task).count == 6
-    assert [(row["batch"], row["reason"]) for row in crowd.rejected(odd, [task]).collect()] == [
-        ("b0", NO_STRATUM)
-    ]
+    assert {(row["batch"], row["reason"]) for row in crowd.rejected(odd, [task]).collect()} == {
+        ("b0", NO_STRATUM),
+        ("b3", NOT_BEGUN),
+        ("b4", NOT_BEGUN),
+    }
     plain = frame(session, report_table(TASK, packed[:20], DAYS[0], 5))
     assert list(crowd.strata(plain, TASK)) == [UNTOLD]
     with refused("not made on Spark"):
@@ -183,7 +188,7 @@ def test_too_many_groups_are_handed_on_early(monkeypatch: pytest.MonkeyPatch) ->
     packed = reports(90)
     batches = report_table(TASK, packed, DAYS[0], 10).to_batches(max_chunksize=3)
     texts, by = (TASK.canonical,), ("task", "day")
-    partial = list(executors.folding(texts, by)(iter(batches)))
+    partial = list(executors.folding(texts, by, DAYS[0])(iter(batches)))
     assert len(partial) == 3
     assert {row["branch"].to_pylist()[0] for row in partial} == {35 >> 4}
     (merged,) = executors.merging(texts, by)(iter(partial))
@@ -242,10 +247,10 @@ def test_poison_is_set_aside(session: Any) -> None:
         (digest, "f", good),
     ]
     df = session.createDataFrame(rows, "task string, batch string, reports binary")
-    with pytest.warns(UserWarning, match="Set aside: .*2 times the row belongs to another task") as caught:
+    with pytest.warns(UserWarning, match="Set aside: .*2 rows: the row belongs to another task") as caught:
         state = crowd.aggregate(df, KEPT)
     assert len(caught) == 1
-    assert f"2 times {NO_ID}" in str(caught[0].message)
+    assert f"2 rows with 3 reports: {NO_ID}" in str(caught[0].message)
     assert state.to_bytes() == aggregate(KEPT, 3 * good).to_bytes()
     listed = {(row["batch"], row["report"], row["reason"]) for row in crowd.rejected(df, [KEPT]).collect()}
     assert listed == {

@@ -75,7 +75,14 @@ def test_what_is_no_report_is_set_aside_and_the_rest_counts(
         ("b", 101, 1, "bucket is not below 13"),
         ("b", 102, 2, "filler bits after the last field are set"),
     }
-    assert sum(count_reasons(fold.rejected).values()) == 5
+    fold.set_aside("b", "the row is odd", np.array([103, 104]), reports=7)
+    counted = count_reasons((lot.reason, lot.size) for lot in fold.rejected)
+    assert {reason: size.words() for reason, size in counted.items()} == {
+        "bucket is not below 13": "2 reports",
+        "filler bits after the last field are set": "2 reports",
+        "the row is not a whole number of reports of 2 bytes": "1 row",
+        "the row is odd": "2 rows with 7 reports",
+    }
 
 
 @steady

@@ -188,7 +188,7 @@ def run_by(
     names = (by,) if isinstance(by, str) else tuple(by)
     if not names or len(set(names)) < len(names):
         raise Refused("Groups are made by one or several columns, each named once.")
-    for taken in RESERVED & set(names):
+    for taken in sorted(RESERVED & set(names)):
         raise Refused(
             f"Files have something else that is called {taken!r}: call the column otherwise, with --by NAME --label "
             f"NAME={(labels or {}).get(taken, taken)}, or in Python labels={{NAME: COLUMN}}."

@@ -127,7 +127,8 @@ def _from_lake(
         "resumed_files": found.resumed,
         "repeated_batches": found.repeated,
         "files_without_batch_ids": len(found.unnamed),
-        "rejected": found.reasons,
+        "rejected": {reason: size.rows or size.reports for reason, size in found.reasons.items()},
+        "rejected_reports": {reason: size.reports for reason, size in found.reasons.items()},
     }
     say(as_json, data, _words(found, output, rejected))
 
@@ -143,8 +144,8 @@ def _words(found: Lake, output: Path, rejected: Path | None) -> str:
         lines.append(f"{found.repeated:,} repeated batches counted once")
     if found.unnamed:
         lines.append(f"{len(found.unnamed):,} files have no batch ids: a repeated batch there counts twice")
-    for reason, count in found.reasons.items():
-        lines.append(f"{count:,} set aside: {reason}")
+    for reason, size in found.reasons.items():
+        lines.append(f"{size.words()} set aside: {reason}")
     if found.reasons:
         lines.append(f"they are listed in {rejected}" if rejected else "--rejected FILE lists them")
     return "\n".join(lines)

@@ -21,7 +21,7 @@ import numpy as np
 from hubbub.primitives.arrays import Bools, Bytes, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
-from hubbub.protocol.strata import LONGEST, Stratum, check_number, stratum_in, text_of
+from hubbub.protocol.strata import LONGEST, Stratum, check_number, has_begun, stratum_in, text_of
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Fold, Rejected
 
@@ -36,6 +36,7 @@ LONGEST_ID = 256
 OTHER_TASK = "the row belongs to another task"
 NO_REPORTS = "the row has no reports"
 NO_STRATUM = "the row has a label or a period that the task does not have"
+NOT_BEGUN = "the row is of a period that has not begun"
 NO_ID = f"the row has no batch id, or one longer than {LONGEST_ID} bytes"
 
 
@@ -161,10 +162,14 @@ def named(column: Any) -> Bools:
     return found
 
 
-def strata_of(task: Task, column: Any) -> tuple[list[Stratum], Int64s, Bools]:
-    """The different strata in a column of text, which of them each row has, and which rows have one of the task's.
+#: What is wrong with rows by the negative number that `strata_of` gives them.
+WRONG_STRATA = {-1: NO_STRATUM, -2: NOT_BEGUN}
 
-    A missing text is that of reports about which nothing is told.
+
+def strata_of(task: Task, column: Any, today: datetime.date) -> tuple[list[Stratum], Int64s]:
+    """The different strata in a column of text, and which of them each row has; negative: see `WRONG_STRATA`.
+
+    A missing text is that of reports about which nothing is told. A period of the future says that some clock is wrong.
     """
     compute = optional("pyarrow.compute", "lake")
     found = plain(column).fill_null(b"").dictionary_encode()
@@ -175,12 +180,31 @@ def strata_of(task: Task, column: Any) -> tuple[list[Stratum], Int64s, Bools]:
     short = compute.less_equal(compute.binary_length(found.dictionary), LONGEST).to_pylist()
     for text, fits in zip(found.dictionary, short, strict=True):
         try:
-            strata.append(stratum_in(task, text.as_py().decode("ascii", "replace") if fits else "?"))
-            places.append(len(strata) - 1)
+            stratum = stratum_in(task, text.as_py().decode("ascii", "replace") if fits else "?")
         except Refused:
             places.append(-1)
-    which = np.array(places or [-1], dtype=np.int64)[found.indices.to_numpy(zero_copy_only=False)]
-    return strata, which, which >= 0
+            continue
+        if stratum.period and not has_begun(stratum.period, today):
+            places.append(-2)
+            continue
+        strata.append(stratum)
+        places.append(len(strata) - 1)
+    which: Int64s = np.array(places or [-1], dtype=np.int64)[found.indices.to_numpy(zero_copy_only=False)]
+    return strata, which
+
+
+def reports_in(task: Task, column: Any) -> int:
+    """How many reports a column of them holds, by its bytes."""
+    compute = optional("pyarrow.compute", "lake")
+    size: int = compute.sum(compute.binary_length(plain(column))).as_py() or 0
+    return size // task.mechanism.layout.width
+
+
+def set_rows_aside(fold: Fold, source: str, reason: str, numbers: Int64s, wrong: Bools, column: Any) -> None:
+    """Note rows that do not count, with how many reports they have in this column."""
+    if wrong.any():
+        reports = reports_in(fold.task, column.filter(optional("pyarrow", "lake").array(wrong)))
+        fold.set_aside(source, reason, numbers[wrong], reports=reports)
 
 
 class IdHash:

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from hubbub.engines.arrow import NO_ID, NO_STRATUM, OTHER_TASK, add_rows, named, strata_of
+from hubbub.engines.arrow import (
+    NO_ID,
+    OTHER_TASK,
+    WRONG_STRATA,
+    add_rows,
+    named,
+    reports_in,
+    set_rows_aside,
+    strata_of,
+)
 from hubbub.model.state import State
 from hubbub.primitives.errors import optional
 from hubbub.protocol.task import Task
-from hubbub.server.fold import Fold, count_reasons, merge_into
+from hubbub.server.fold import Aside, Fold, count_reasons, merge_into
 
 #: Bits of the partition's number that a level of the tree takes away: 16 states become one.
 _FAN = 4
@@ -57,46 +66,55 @@ def _grouped(batch: Any, by: tuple[str, ...]) -> Iterator[tuple[Key, Any]]:
         yield tuple(group.values()), batch if len(rows) == 1 else batch.take(rows[place].values)
 
 
-def _add(fold: Fold, batch: Any) -> None:
-    """Fold the rows of an Arrow batch that have an id, where there are ids, and a stratum of the task, where there are
-    strata; rows are numbered within the batch."""
+def _add(fold: Fold, batch: Any, today: datetime.date) -> None:
+    """Fold the rows of an Arrow batch that have an id, where there are ids, and a stratum of the task that has begun,
+    where there are strata; rows are numbered within the batch."""
     pa = optional("pyarrow", "spark")
     numbers = np.arange(batch.num_rows, dtype=np.int64)
-    kept = np.ones(len(numbers), dtype=bool)
+    kept, wrong = np.ones(len(numbers), dtype=bool), {}
     if "batch" in batch.schema.names:
-        kept = named(batch["batch"])
-        fold.set_aside("", NO_ID, numbers[~kept])
+        wrong[NO_ID] = ~named(batch["batch"])
     if "stratum" in batch.schema.names:
-        _, _, known = strata_of(fold.task, batch["stratum"])
-        fold.set_aside("", NO_STRATUM, numbers[kept & ~known])
-        kept = kept & known
+        _, which = strata_of(fold.task, batch["stratum"], today)
+        wrong |= {reason: which == mark for mark, reason in WRONG_STRATA.items()}
+    for reason, rows in wrong.items():
+        set_rows_aside(fold, "", reason, numbers, kept & rows, batch["reports"])
+        kept &= ~rows
     add_rows(fold, "", numbers[kept], batch["reports"].filter(pa.array(kept)))
 
 
-def folding(texts: tuple[bytes, ...], by: tuple[str, ...]) -> Callable[[Batches], Batches]:
-    """Rows into partial states: one per group, or several if a partition's groups are too many to hold."""
+def folding(
+    texts: tuple[bytes, ...], by: tuple[str, ...], today: datetime.date
+) -> Callable[[Batches], Batches]:
+    """Rows into partial states: one per group, or several if a partition's groups are too many to hold.
+
+    `today` is the same on all executors: periods that have not begun are set aside.
+    """
 
     def fold(batches: Batches) -> Batches:
         place = optional("pyspark", "spark").TaskContext.get().partitionId()
         tasks = _tasks(texts)
         folds: dict[Key, Fold] = {}
-        strangers: Counter[tuple[Key, str]] = Counter()
+        strangers: list[tuple[Key, str, Aside]] = []
         kinds: list[Any] = []
         for batch in batches:
             kinds = [batch.schema.field(name) for name in by]
             for key, rows in _grouped(batch, by):
                 digest = key[by.index("task")]
                 if digest not in tasks:
-                    strangers[key, OTHER_TASK] += rows.num_rows
+                    strangers.append((key, OTHER_TASK, Aside(rows.num_rows)))
                     continue
-                if "stratum" in by and not strata_of(tasks[digest], rows["stratum"][:1])[2].all():
-                    strangers[key, NO_STRATUM] += rows.num_rows
+                task = tasks[digest]
+                mark = int(strata_of(task, rows["stratum"][:1], today)[1][0]) if "stratum" in by else 0
+                if mark < 0:
+                    size = Aside(rows.num_rows, reports_in(task, rows["reports"]))
+                    strangers.append((key, WRONG_STRATA[mark], size))
                     continue
                 if key not in folds:
-                    folds[key] = Fold(tasks[digest])
-                _add(folds[key], rows)
+                    folds[key] = Fold(task)
+                _add(folds[key], rows, today)
             if sum(each.nbytes for each in folds.values()) > _HELD:
-                yield from _partials(kinds, place, folds, {})
+                yield from _partials(kinds, place, folds, [])
                 folds = {}
         yield from _partials(kinds, place, folds, strangers)
 
@@ -104,16 +122,20 @@ def folding(texts: tuple[bytes, ...], by: tuple[str, ...]) -> Callable[[Batches]
 
 
 def _partials(
-    kinds: list[Any], partition: int, folds: dict[Key, Fold], strangers: Mapping[tuple[Key, str], int]
+    kinds: list[Any], partition: int, folds: dict[Key, Fold], strangers: Sequence[tuple[Key, str, Aside]]
 ) -> Batches:
     for key, fold in folds.items():
         state = fold.finish().to_bytes()
-        yield _partial(kinds, key, partition, state, count_reasons(fold.rejected))
-    for (key, reason), count in strangers.items():
-        yield _partial(kinds, key, partition, None, {reason: count})
+        aside = count_reasons((lot.reason, lot.size) for lot in fold.rejected)
+        yield _partial(kinds, key, partition, state, aside)
+    by_key: dict[Key, list[tuple[str, Aside]]] = {}
+    for key, reason, size in strangers:
+        by_key.setdefault(key, []).append((reason, size))
+    for key, sizes in by_key.items():
+        yield _partial(kinds, key, partition, None, count_reasons(sizes))
 
 
-def _partial(kinds: list[Any], key: Key, place: int, state: bytes | None, reasons: dict[str, int]) -> Any:
+def _partial(kinds: list[Any], key: Key, place: int, state: bytes | None, reasons: dict[str, Aside]) -> Any:
     """One row: the group, the branch of the tree that it goes to, its state, and what was set aside."""
     pa = optional("pyarrow", "spark")
     extra = [("branch", pa.int32()), ("state", pa.binary()), ("rejected", pa.string())]
@@ -130,13 +152,14 @@ def merging(texts: tuple[bytes, ...], by: tuple[str, ...]) -> Callable[[Batches]
     def merge(batches: Batches) -> Batches:
         tasks = _tasks(texts)
         states: dict[Key, State] = {}
-        reasons: dict[Key, Counter[str]] = {}
+        reasons: dict[Key, dict[str, Aside]] = {}
         kinds: list[Any] = []
         for batch in batches:
             kinds = [batch.schema.field(name) for name in by]
             for row in batch.to_pylist():
                 key = (*(row[name] for name in by), row["branch"])
-                reasons.setdefault(key, Counter()).update(json.loads(row["rejected"]))
+                more = json.loads(row["rejected"])
+                reasons[key] = count_reasons([*reasons.get(key, {}).items(), *more.items()])
                 if row["state"] is not None:
                     keep(states, key, load(tasks[row["task"]], row["state"]))
         for key, counts in reasons.items():
@@ -146,7 +169,7 @@ def merging(texts: tuple[bytes, ...], by: tuple[str, ...]) -> Callable[[Batches]
     return merge
 
 
-def sifting(texts: tuple[bytes, ...]) -> Callable[[Batches], Batches]:
+def sifting(texts: tuple[bytes, ...], today: datetime.date) -> Callable[[Batches], Batches]:
     """Rows into what is wrong with them."""
 
     def sift(batches: Batches) -> Batches:
@@ -156,7 +179,7 @@ def sifting(texts: tuple[bytes, ...]) -> Callable[[Batches], Batches]:
             for (digest,), rows in _grouped(batch, ("task",)):
                 fold = Fold(tasks.get(digest, next(iter(tasks.values()))))
                 if digest in tasks:
-                    _add(fold, rows)
+                    _add(fold, rows, today)
                     fold.finish()
                 else:
                     fold.set_aside("", OTHER_TASK, np.arange(rows.num_rows))

@@ -14,6 +14,7 @@ several times, for some strata at a time, and the states of those that are done 
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,12 +24,13 @@ import numpy as np
 
 from hubbub.engines.arrow import (
     NO_ID,
-    NO_STRATUM,
     OTHER_TASK,
+    WRONG_STRATA,
     IdHash,
     add_rows,
     named,
     rows_of,
+    set_rows_aside,
     strata_of,
 )
 from hubbub.engines.manifest import GroupKey, Manifest, Sums
@@ -41,7 +43,7 @@ from hubbub.protocol.files import total_of
 from hubbub.protocol.strata import UNTOLD, Stratum, check_number
 from hubbub.protocol.task import Task
 from hubbub.server.evidence import Evidence
-from hubbub.server.fold import Fold, Rejected, count_reasons
+from hubbub.server.fold import Aside, Fold, Rejected, count_reasons
 
 #: Bytes of reports, and rows, from which on processes of their own gain more than starting them costs.
 _WORTH, _WORTH_ROWS = 1 << 27, 1 << 21
@@ -87,9 +89,9 @@ class Lake:
         return total_of(self.task, self.states)
 
     @property
-    def reasons(self) -> dict[str, int]:
-        """How many rows or reports were set aside, by reason."""
-        return count_reasons(self.rejected)
+    def reasons(self) -> dict[str, Aside]:
+        """How many rows and reports were set aside, by reason."""
+        return count_reasons((lot.reason, lot.size) for lot in self.rejected)
 
 
 def aggregate(
@@ -119,7 +121,8 @@ def aggregate(
     ledgers = []
     with workers(jobs, task) as run:
         repeated = _repeated(run, task, [g for g in groups if "batch" in g.source.columns], progress)
-        passes = _passes(task, _strata(run, task, groups))
+        today = datetime.date.today()
+        passes = _passes(task, _strata(run, task, groups, today))
         seen = Evidence(task) if evidence else None
         for turn, strata in enumerate(passes):
             path = None if manifest is None else Path(f"{manifest}.{turn}" if turn else manifest)
@@ -131,7 +134,13 @@ def aggregate(
             least = max(_LEAST, min(_MOST, _HELD if len(strata) > 1 else 0))
             lots = cut(left, lambda group: group.bytes, min(_MOST, max(least, still // (4 * jobs))))
             works = [
-                _Work(turn, strata, [(group, repeated.get(group.key, _NO_ROWS)) for group in lot], evidence)
+                _Work(
+                    turn,
+                    strata,
+                    [(group, repeated.get(group.key, _NO_ROWS)) for group in lot],
+                    evidence,
+                    today,
+                )
                 for lot in lots
             ]
             with ledger:
@@ -160,22 +169,25 @@ def aggregate(
 # Strata
 
 
-def _strata(run: Run, task: Task, groups: list[Group]) -> list[Stratum]:
+def _strata(run: Run, task: Task, groups: list[Group], today: datetime.date) -> list[Stratum]:
     """The strata of the task that occur, in order; of files without the column nothing is told."""
     told = [group for group in groups if "stratum" in group.source.columns]
     found = {UNTOLD} if len(told) < len(groups) or not groups else set()
-    for _, strata in run(_strata_in, cut(told, lambda group: group.source.rows[group.number], _MOST_IDS)):
+    lots = cut(told, lambda group: group.source.rows[group.number], _MOST_IDS)
+    for _, strata in run(_strata_in, [(today, lot) for lot in lots]):
         found |= strata
         check_number(task, found)
     return sorted(found) or [UNTOLD]
 
 
-def _strata_in(task: Task, groups: list[Group]) -> set[Stratum]:
+def _strata_in(task: Task, work: tuple[datetime.date, list[Group]]) -> set[Stratum]:
+    today, groups = work
     found: set[Stratum] = set()
     for group in groups:
         columns = group.source.columns & {"task", "stratum"}
         for _, batch in read_rows(group, columns):
-            strata, which, known = strata_of(task, batch["stratum"])
+            strata, which = strata_of(task, batch["stratum"], today)
+            known = which >= 0
             if "task" in columns:
                 known &= rows_of(batch["task"], task.digest.hex())
             found |= {strata[place] for place in np.unique(which[known]).tolist()}
@@ -190,12 +202,16 @@ def _passes(task: Task, strata: list[Stratum]) -> list[tuple[Stratum, ...]]:
 
 @dataclass(frozen=True)
 class _Work:
-    """Row groups with their repeated rows, which strata are added up in which turn, and whether with evidence."""
+    """Row groups with their repeated rows, which strata are added up in which turn, and whether with evidence.
+
+    All work of a run is of one day, so that it agrees on which periods have begun.
+    """
 
     turn: int
     strata: tuple[Stratum, ...]
     groups: list[tuple[Group, Int64s]]
     evidence: bool
+    today: datetime.date
 
 
 def _fold(task: Task, work: _Work) -> tuple[dict[Stratum, State], list[Rejected], Evidence | None]:
@@ -207,23 +223,27 @@ def _fold(task: Task, work: _Work) -> tuple[dict[Stratum, State], list[Rejected]
     evidence = Evidence(task) if work.evidence else None
     folds = {stratum: Fold(task, evidence) for stratum in work.strata}
     turn, aside = work.turn, folds[work.strata[0]]
-    checks = (("task", partial(rows_of, digest=task.digest.hex()), OTHER_TASK), ("batch", named, NO_ID))
+    ours = partial(rows_of, digest=task.digest.hex())
     for group, repeated in work.groups:
         path, columns = group.source.path, group.source.columns
         for numbers, batch in read_rows(group, columns | {"reports"}):
             kept = ~np.isin(numbers, repeated)
-            for column, good, reason in checks:
-                if column in columns:
-                    fine = good(batch[column])
-                    if turn == 0:
-                        aside.set_aside(path, reason, numbers[kept & ~fine])
-                    kept &= fine
-            there, which = [UNTOLD], np.zeros(len(numbers), dtype=np.int64)
-            if "stratum" in columns:
-                there, which, fine = strata_of(task, batch["stratum"])
+            if "task" in columns:
+                fine = ours(batch["task"])
                 if turn == 0:
-                    aside.set_aside(path, NO_STRATUM, numbers[kept & ~fine])
+                    aside.set_aside(path, OTHER_TASK, numbers[kept & ~fine])
                 kept &= fine
+            there, which = [UNTOLD], np.zeros(len(numbers), dtype=np.int64)
+            wrong = {}
+            if "batch" in columns:
+                wrong[NO_ID] = ~named(batch["batch"])
+            if "stratum" in columns:
+                there, which = strata_of(task, batch["stratum"], work.today)
+                wrong |= {reason: which == mark for mark, reason in WRONG_STRATA.items()}
+            for reason, rows in wrong.items():
+                if turn == 0:
+                    set_rows_aside(aside, path, reason, numbers, kept & rows, batch["reports"])
+                kept &= ~rows
             for place, stratum in enumerate(there):
                 mine = kept & (which == place)
                 if stratum in folds and mine.any():

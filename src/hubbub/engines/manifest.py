@@ -127,7 +127,10 @@ class Manifest:
         }
         if self._strata != (UNTOLD,):
             about |= {"format": _FORMAT_BY, "strata": [text_of(self.task, at) for at in self._strata]}
-        rejected = [[r.source, r.reason, r.rows.tolist(), r.places.tolist()] for r in self.rejected]
+        rejected = [
+            [lot.source, lot.reason, lot.rows.tolist(), lot.places.tolist(), lot.reports]
+            for lot in self.rejected
+        ]
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             archive.writestr("about.json", json.dumps(about))
@@ -156,8 +159,10 @@ class Manifest:
         empty = self.task.mechanism.empty(self.task.keys)
         self.states = {at: empty.load(payload) for at, payload in zip(self._strata, payloads, strict=True)}
         self.rejected = [
-            Rejected(source, reason, np.array(rows, dtype=np.int64), np.array(places, dtype=np.int64))
-            for source, reason, rows, places in rejected
+            Rejected(
+                source, reason, np.array(rows, dtype=np.int64), np.array(places, dtype=np.int64), *reports
+            )
+            for source, reason, rows, places, *reports in rejected
         ]
 
     def _parts(self, data: bytes) -> tuple[dict[str, Any], list[Any], list[bytes]]:

@@ -21,8 +21,7 @@ import shutil
 import tempfile
 import warnings
 import zipfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -38,6 +37,7 @@ from hubbub.model.state import State
 from hubbub.primitives.errors import Refused, optional
 from hubbub.protocol.strata import Stratum, check_number, stratum_in
 from hubbub.protocol.task import Task
+from hubbub.server.fold import count_reasons
 from hubbub.tables.records import Table, encode_table, refuse_device_rules
 
 if TYPE_CHECKING:
@@ -81,18 +81,18 @@ def aggregate_by(
     columns = dict.fromkeys(
         [*by, *(name for name in ("batch", "stratum", "reports") if name in rows.columns)]
     )
-    partial = rows.select(*columns).mapInArrow(folding(texts, by), schema)
+    partial = rows.select(*columns).mapInArrow(folding(texts, by, datetime.date.today()), schema)
     for _ in range(_LEVELS):
         partial = partial.repartition(*by, "branch").mapInArrow(merging(texts, by), schema)
     states: dict[Key, State] = {}
-    reasons: Counter[str] = Counter()
+    reasons: list[tuple[str, Sequence[int]]] = []
     for row in partial.collect():
-        reasons.update(json.loads(row["rejected"]))
+        reasons += json.loads(row["rejected"]).items()
         if row["state"] is not None:
             key = tuple(row[name] for name in by)
             keep(states, key, load(known[row["task"]], bytes(row["state"])))
     if reasons:
-        listed = "; ".join(f"{count:,} times {reason}" for reason, count in sorted(reasons.items()))
+        listed = "; ".join(f"{size.words()}: {reason}" for reason, size in count_reasons(reasons).items())
         warnings.warn(f"Set aside: {listed}. hubbub.engines.spark.rejected lists them.", stacklevel=2)
     return states
 
@@ -100,7 +100,8 @@ def aggregate_by(
 def strata(df: DataFrame, task: Task) -> dict[Stratum, State]:
     """The states of one task by stratum, from the column of that name; of rows without it nothing is told.
 
-    Rows with a label or a period that the task does not have are left out with a warning, as all that is no report.
+    Rows with a label or a period that the task does not have, or a period that has not begun, are left out with a
+    warning, as all that is no report.
     """
     functions = optional("pyspark.sql.functions", "spark")
     if "stratum" not in df.columns:
@@ -128,7 +129,7 @@ def rejected(df: DataFrame, tasks: Iterable[Task]) -> DataFrame:
     columns = [name for name in ("task", "batch", "stratum", "reports") if name in rows.columns]
     texts = tuple(task.canonical for task in known.values())
     return rows.select(*columns).mapInArrow(
-        sifting(texts), "task string, batch string, report long, reason string"
+        sifting(texts, datetime.date.today()), "task string, batch string, report long, reason string"
     )
 
 

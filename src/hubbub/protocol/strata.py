@@ -138,7 +138,7 @@ def stratum_of(task: Task, labels: str, period: str, today: datetime.date) -> St
         raise Refused(
             f"{visible(period[:20])!r} is no period of task {task.name!r}, which has one a {task.period}."
         )
-    if first > today:
+    if not has_begun(period, today):
         raise Refused(
             f"The batch is of {period}, which has not begun: the clock of the device, or of this service, is wrong."
         )
@@ -164,6 +164,12 @@ def first_day(period: str) -> datetime.date | None:
         return datetime.date.fromisoformat(f"{period}-01-01"[:10])
     except ValueError:
         return None
+
+
+def has_begun(period: str, today: datetime.date) -> bool:
+    """Whether a period has begun, or does so tomorrow: calendars may be a day apart. A text that is none has not."""
+    first = first_day(period)
+    return first is not None and first <= today + datetime.timedelta(days=1)
 
 
 def longer(period: str) -> str:

@@ -6,9 +6,9 @@ is not a report is set aside with the reason, the rest counts.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,21 +93,41 @@ def merge_into(total: State, part: State) -> None:
 class Rejected:
     """What one source had that was not counted, for one reason: rows, and places of reports within their rows.
 
-    Place -1 stands for the whole row.
+    Place -1 stands for the whole row. `reports` is how many reports such rows have, as far as anybody knows.
     """
 
     source: str
     reason: str
     rows: Int64s
     places: Int64s
+    reports: int = 0
+
+    @property
+    def size(self) -> Aside:
+        whole = int((self.places < 0).sum())
+        return Aside(whole, self.reports + len(self.rows) - whole)
 
 
-def count_reasons(rejected: Iterable[Rejected]) -> dict[str, int]:
-    """How often each reason was met."""
-    counts: Counter[str] = Counter()
-    for lot in rejected:
-        counts[lot.reason] += len(lot.rows)
-    return dict(sorted(counts.items()))
+class Aside(NamedTuple):
+    """How much was set aside: whole rows, and reports, in these and alone. (0 reports in rows: nobody knows.)"""
+
+    rows: int = 0
+    reports: int = 0
+
+    def words(self) -> str:
+        """As "3 rows with 787 reports"."""
+        reports = f"{self.reports:,} {'report' if self.reports == 1 else 'reports'}" if self.reports else ""
+        rows = f"{self.rows:,} {'row' if self.rows == 1 else 'rows'}" if self.rows else ""
+        return " with ".join(filter(None, (rows, reports)))
+
+
+def count_reasons(sizes: Iterable[tuple[str, Sequence[int]]]) -> dict[str, Aside]:
+    """How much was set aside for each reason."""
+    found: dict[str, Aside] = {}
+    for reason, (rows, reports) in sizes:
+        so_far = found.get(reason, Aside())
+        found[reason] = Aside(so_far.rows + rows, so_far.reports + reports)
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
@@ -159,11 +179,13 @@ class Fold:
         if self._size >= self._chunk:
             self._absorb()
 
-    def set_aside(self, source: str, reason: str, rows: Int64s, places: Int64s | None = None) -> None:
-        """Note rows, or reports within rows, that do not count."""
+    def set_aside(
+        self, source: str, reason: str, rows: Int64s, places: Int64s | None = None, reports: int = 0
+    ) -> None:
+        """Note rows, in which there are so many reports, or reports within rows, that do not count."""
         if len(rows):
             where = np.full(len(rows), -1, dtype=np.int64) if places is None else places
-            self.rejected.append(Rejected(source, reason, rows, where))
+            self.rejected.append(Rejected(source, reason, rows, where, reports))
 
     def finish(self) -> State:
         """The state of all rows so far."""

@@ -27,6 +27,7 @@ from hubbub.protocol.strata import (
     check_label,
     check_number,
     first_day,
+    has_begun,
     label_names,
 )
 from hubbub.protocol.task import Task
@@ -202,6 +203,6 @@ def _period(task: Task, text: str, today: datetime.date) -> str:
             f"{visible(text[:40])!r} is neither a day, such as {today.isoformat()}, nor a {task.period}, such as "
             f"{period_of(task, today)}."
         )
-    if first > today + datetime.timedelta(days=1):
+    if not has_begun(day, today):
         raise Refused(f"{period_of(task, first)} has not begun: today is {today.isoformat()}.")
     return period_of(task, first)
