@@ -14,6 +14,22 @@ from hubbub.primitives.errors import Refused, optional
 #: Lines of a CSV file that are made at a time.
 _LINES = 1 << 16
 
+#: What a table in a file says of itself in every row; `note` has warnings and notes, in the first row only.
+ABOUT_TYPES = {
+    "quantity": "string",
+    "level": "double",
+    "simultaneous": "bool",
+    "epsilon": "double",
+    "reports": "int64",
+    "dropped": "double",
+    "long_records": "double",
+    "long_records_error": "double",
+    "note": "string",
+    "forgers": "int64",
+    "group": "string",
+}
+ABOUT_COLUMNS = tuple(ABOUT_TYPES)[:-2]
+
 
 def table_kind(path: str | Path) -> str:
     """The ending by which estimates are written; a name that ends otherwise is refused."""

@@ -17,7 +17,7 @@ from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell, visible
-from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
+from hubbub.server.columns import ABOUT_COLUMNS, ABOUT_TYPES, csv_bytes, parquet_bytes, table_kind
 from hubbub.server.findings import Findings
 from hubbub.server.forgers import forgers_note, how_many
 from hubbub.server.notes import cut_notes, remarks, truncation_notes
@@ -31,21 +31,6 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("key", "value", "error", "low", "high", "flagged")
-#: What a table in a file says of itself in every row; `note` has warnings and notes, in the first row only.
-_ABOUT_TYPES = {
-    "quantity": "string",
-    "level": "double",
-    "simultaneous": "bool",
-    "epsilon": "double",
-    "reports": "int64",
-    "dropped": "double",
-    "long_records": "double",
-    "long_records_error": "double",
-    "note": "string",
-    "forgers": "int64",
-    "group": "string",
-}
-ABOUT_COLUMNS = tuple(_ABOUT_TYPES)[:-2]
 MEANINGS = {
     "frequency": "share of users who have the key",
     "mean": "mean value over all users, 0 for those without the key",
@@ -237,7 +222,7 @@ class Estimate:
         table, pyarrow = self.to_arrow(), optional("pyarrow", "lake")
         for name, column in self.about_columns().items():
             table = table.append_column(
-                name, [pyarrow.array(column, pyarrow.type_for_alias(_ABOUT_TYPES[name]))]
+                name, [pyarrow.array(column, pyarrow.type_for_alias(ABOUT_TYPES[name]))]
             )
         return table
 
