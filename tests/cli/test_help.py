@@ -119,6 +119,11 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Help
 
 
+@pytest.mark.parametrize("command", ["run", "estimate", "simulate"])
+def test_where_the_level_is_chosen_it_says_what_else_it_decides(command: str) -> None:
+    assert "Level of the intervals, and of what stands out" in prose(command, "--help")
+
+
 def test_help_groups_all_commands_and_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     text = run_cli("--help").stdout
