@@ -52,6 +52,7 @@ RESERVED = frozenset(
     (
         *("key", "period", "value", "error", "low", "high", "flagged"),
         *("quantity", "level", "simultaneous", "epsilon", "reports", "dropped", "note", "group", "forgers"),
+        *("long_records", "long_records_error"),
         *("warnings", "meaning", "guarantee", "findings", "truncation", "notes", "estimates", "total"),
     )
 )
