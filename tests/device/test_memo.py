@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -301,6 +302,19 @@ def test_the_owner_is_told(path: Path, make: Any) -> None:
 
 
 # The file
+
+
+def test_a_copied_ledger_says_the_same(path: Path, make: Any, tmp_path: Path) -> None:
+    """What the pages warn of: two devices with one ledger are linked, and each counts its cap alone."""
+    task = make(cap=2)
+    say(Ledger(path), task, [["1"]])
+    shutil.copy(path, tmp_path / "copy.json")
+    one, two = (
+        say(Ledger(file), task, [["1"], ["2"]], WEEKS[1:3]) for file in (path, tmp_path / "copy.json")
+    )
+    assert one[0] == two[0]
+    assert one[1] != two[1]
+    assert [Ledger(file).spent(task) for file in (path, tmp_path / "copy.json")] == [2.0, 2.0]
 
 
 def test_the_record_is_not_in_the_file(path: Path, make: Any, tmp_path: Path) -> None:

@@ -56,7 +56,13 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """The reports a device has made, and its owner's budget, in one file (`hubbub.device.book`)."""
+    """The reports a device has made, and its owner's budget, in one file (`hubbub.device.book`).
+
+    A ledger is of one device, and is neither copied to another nor put back from a backup. With a copy, two devices
+    have the same turns and answer the same record with the same bytes, which links them, and each counts budgets as if
+    the other said nothing; an old copy has forgotten what was said since. Nothing here notices that: what names a
+    machine is the same in many containers, and changes where only the system was set up anew.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
