@@ -14,7 +14,7 @@ import { blake2b } from "./blake2b.js";
 import { type Batch, type Book, changeBook, listIn, placeOf, readBook } from "./book.js";
 import { fromHex, joined, toHex, utf8 } from "./bytes.js";
 import type { DeviceRecord } from "./client.js";
-import { post } from "./delivery.js";
+import { type Answer, post } from "./delivery.js";
 import { Refused } from "./errors.js";
 import { Ledger } from "./ledger.js";
 import { periodOf } from "./periods.js";
@@ -257,7 +257,8 @@ export class Uploader {
   /**
    * Send all batches; undefined if none is left, otherwise the seconds that the collector wants us to wait.
    *
-   * A round ends with the first that is not taken, and those that failed before come last.
+   * A round ends with the first that is not taken, and those that failed before come last. One whose period has not
+   * begun does not end it.
    */
   #sendAll(): Promise<number | undefined> {
     const turn = this.#turn.then(() => this.#round());
@@ -266,25 +267,29 @@ export class Uploader {
   }
 
   async #round(): Promise<number | undefined> {
+    const early = new Map<string, number>();
     for (;;) {
       const failed = (batch: Batch): number => this.#failures.get(batch.id) ?? 0;
-      const batches = [...(await this.#batches())].sort((one, other) => failed(one) - failed(other));
+      const batches = (await this.#batches()).filter(({ id }) => !early.has(id));
       if (!batches.length) break;
-      for (const batch of batches) {
-        const wish = await this.#send(batch);
-        if (wish !== undefined) {
-          this.#failures.set(batch.id, failed(batch) + 1);
-          return wish;
+      for (const batch of batches.sort((one, other) => failed(one) - failed(other))) {
+        const answer = await this.#send(batch);
+        if (answer === undefined) {
+          this.#failures.delete(batch.id);
+          continue;
         }
-        this.#failures.delete(batch.id);
+        this.#failures.set(batch.id, failed(batch) + 1);
+        if (answer.verdict !== "early") return answer.wait;
+        early.set(batch.id, answer.wait);
       }
     }
+    if (early.size) return Math.max(...early.values());
     this.trouble = "";
     return undefined;
   }
 
-  /** Send one batch; undefined if it is done with. */
-  async #send(batch: Batch): Promise<number | undefined> {
+  /** Send one batch; undefined if it is done with, otherwise what the collector says, if anything. */
+  async #send(batch: Batch): Promise<Pick<Answer, "verdict" | "wait"> | undefined> {
     const { id, reports } = batch;
     this.#underWay.add(id);
     try {
@@ -295,7 +300,7 @@ export class Uploader {
       }
       this.trouble = `the collector answered ${answer.words}`;
       const count = this.#count(reports);
-      if (answer.verdict === "later") return answer.wait;
+      if (answer.verdict === "later" || answer.verdict === "early") return answer;
       if (answer.verdict === "too large" && count > 1) {
         this.#batch = Math.min(this.#batch, count >> 1);
         await this.#finish(id, (book, whole) => this.#queue(book, fromHex(whole.reports)!, whole));
@@ -307,7 +312,7 @@ export class Uploader {
     } catch (problem) {
       if (problem instanceof Refused) throw problem;
       this.trouble = `the collector cannot be reached (${(problem as Error).message})`;
-      return 0;
+      return { verdict: "later", wait: 0 };
     } finally {
       this.#underWay.delete(id);
     }
