@@ -74,7 +74,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
         service.metrics,
         app.state.room,
     )
-    more: Any = {"mint": service.mint, "damaged": service.folder.damaged}
+    more: Any = {"mint": service.mint, "clock": service.clock, "damaged": service.folder.damaged}
     route = partial(Uploads, *shared, **more)
     for version, name, uploads in (
         ("v1", "reports", route()),
