@@ -74,6 +74,7 @@ def answers() -> list[list[Any]]:
         for body in (
             own,
             {"batch": BATCH, "status": status},
+            {"batch": BATCH, "status": status, "begins": "2026-11-23"},
             {"batch": BATCH + "0", "status": status, "accepted": 1},
         )
     ]

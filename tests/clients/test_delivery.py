@@ -76,7 +76,7 @@ def package(node: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_vectors_are_what_python_does(maker: ModuleType) -> None:
     assert maker.text() == maker.FILE.read_text()
     verdicts = [row[-1] for row in json.loads(maker.FILE.read_text())["answers"]]
-    assert set(verdicts) == {"taken", "too large", "refused", "later"}
+    assert set(verdicts) == {"taken", "too large", "refused", "early", "later"}
 
 
 def test_what_javascript_seals_python_opens(

@@ -57,6 +57,8 @@ def weekly(name: str, **more: Any) -> Task:
 
 CROWD = weekly("Pages seen", labels=LABELS, minimum_reports=500)
 QUIET = weekly("Nothing happens", labels=LABELS)
+#: Whose record has not changed sends the same bytes again.
+SAME = weekly("The same people", memoize="record", memoize_cap=4)
 PLAIN = weekly("No groups", period="once")
 ONCE = weekly("Groups without time", period="once", labels=LABELS)
 #: Keys that cannot be listed, and keys that nobody has listed.
@@ -72,7 +74,7 @@ TREE = weekly(
     },
     mechanism={"name": "collision", "epsilon": 6.0, "max_entries": 1},
 )
-TASKS = (CROWD, QUIET, PLAIN, ONCE, OPEN, TREE)
+TASKS = (CROWD, QUIET, SAME, PLAIN, ONCE, OPEN, TREE)
 
 
 def week(ago: int) -> str:
@@ -110,8 +112,8 @@ def put(collector: Collector, task: Task, stratum: Stratum, reports: bytes) -> N
     count = len(reports) // task.mechanism.layout.width
     day = datetime.date.fromisoformat(f"{stratum.period}-4") if stratum.period else TODAY
     moment = int(datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC).timestamp())
-    name = hashlib.blake2b(reports, digest_size=16)
     text = text_of(task, stratum)
+    name = hashlib.blake2b(text.encode() + reports, digest_size=16)
     digest = task.digest.hex()
     batch = Batch(digest, name.hexdigest(), count, reports, name.digest(), moment, stratum=text)
     collector.service.store.append([batch])
@@ -131,6 +133,7 @@ def fill(collector: Collector) -> None:
     put(collector, CROWD, Stratum(("at", "1"), week(0)), reports_of(CROWD, shares(), 100, 99))
     for ago in (1, 0):
         put(collector, QUIET, Stratum(("de", "1"), week(ago)), reports_of(QUIET, shares(), 5000, 50 + ago))
+    fill_risen(collector)
     put(collector, PLAIN, Stratum(), reports_of(PLAIN, shares(), 3000, 60))
     for country in ("de", "fr"):
         put(collector, ONCE, Stratum((country, "1")), reports_of(ONCE, shares(), 3000, ord(country[0])))
@@ -140,6 +143,16 @@ def fill(collector: Collector) -> None:
     for country, keys in (("de", ["help", "hell"]), ("fr", ["help", "ache"])):
         at = Stratum((country, "1"), week(0))
         put(collector, TREE, at, reports_with(TREE, keys * 1000, ord(country[0])))
+
+
+def fill_risen(collector: Collector) -> None:
+    """Three weeks of the same people: nothing happens, and then one in 20, who saw no page, sees one."""
+    some = round(RISE * PEOPLE)
+    one = np.where(np.arange(PAGES) == RISEN, 1.0, 0.0)
+    same = reports_of(SAME, shares() / (1 - RISE), PEOPLE - some, 1)
+    before, after = (reports_of(SAME, held, some, seed) for held, seed in ((0 * one, 2), (one, 3)))
+    for ago, others in enumerate((after, before, before)):
+        put(collector, SAME, Stratum((), week(ago)), same + others)
 
 
 class Board:
@@ -207,12 +220,16 @@ def numbers(text: str) -> list[float]:
 
 
 def test_a_key_that_rises_by_five_points_is_shown_and_no_other(board: Board, page: Page) -> None:
-    """One of 30 keys rises by 5 points among 40,000 people a week; it is listed, and nothing else is.
+    """One of 30 keys rises by 5 points among 40,000 people; it is listed, at the page's own level, and nothing else is.
 
-    Its error is 0.4 points, so that it is missed, or another one is listed by chance at the level of 99%, has a
-    probability of 1% for a new seed; the seed is fixed, and the next test looks at weeks in which nothing happens.
+    Seeds are fixed; with others it would come out the same but for 1e-7. For all that the page knows, a difference has
+    an error of 0.3 to 0.4 points, so its interval reaches 0.88 points or more to either side. But 38,000 people send
+    the same bytes in both weeks, and differences have the noise of the other 2,000: 0.06 points, and 0.21 for the key that
+    all of these hold. So another key is listed after a deviation of 14 standard errors, this one is not after 18, and
+    5 points are outside its interval (1.2 to either side) after 5.5 (4e-8). In the week before nobody's record has
+    changed, so nothing differs. What weeks of other people look like if nothing happens is for the next test.
     """
-    page.goto(address(board, CROWD, "?level=99"))
+    page.goto(address(board, SAME))
     assert page.locator("#moved-title").inner_text() == f"What moved since {week(1)}"
     assert keys_in(page, "moved") == [f"page {RISEN}"]
     (row,) = page.locator("#moved tbody tr").all()
@@ -220,16 +237,14 @@ def test_a_key_that_rises_by_five_points_is_shown_and_no_other(board: Board, pag
     low, high = numbers(row.locator(".interval").inner_text())
     assert low < 100 * RISE < high
     assert 0 < low < change < high
-    assert error < 0.6
+    assert 0.3 < error < 0.6
     words = page.locator("#moved .first-words").inner_text()
     assert words.startswith(f"1 of 30 keys differs between {week(1)} and {week(0)}")
     assert f"{week(0)} is not over" in page.locator("#moved").inner_text()
-    page.goto(address(board, CROWD, f"?period={week(1)}&level=99"))
+    page.goto(address(board, SAME, f"?period={week(1)}"))
     assert page.locator("#moved-title").inner_text() == f"What moved since {week(2)}"
     assert keys_in(page, "moved") == []
     assert "Nothing that can be told from noise." in page.locator("#moved").inner_text()
-    page.goto(address(board, QUIET))
-    assert keys_in(page, "moved") == []
 
 
 def test_weeks_in_which_nothing_happens_seldom_look_different(board: Board) -> None:
@@ -286,8 +301,9 @@ def test_what_takes_too_long_comes_later(board: Board) -> None:
 
 
 def test_the_period_before_is_one_of_the_task_with_reports_enough() -> None:
-    """Neither a longer one, nor one that is withheld, nor one of other groups."""
+    """Neither a longer one, nor one that is withheld, nor one of other groups, nor one that has not begun."""
     de, fr = ("de", "1"), ("fr", "1")
+    now = datetime.date(2026, 10, 25)  # the last day of week 43
     there = {
         Stratum(labels, period): Shelf(period, "", reports)
         for labels, period, reports in (
@@ -297,15 +313,17 @@ def test_the_period_before_is_one_of_the_task_with_reports_enough() -> None:
             (de, "2026-W42", 600),
             (fr, "2026-W41", 400),
             (fr, "2026-W43", 600),
+            (de, "2026-W44", 900),
+            (fr, "2027-W30", 9000),
         )
     }
     german, french = Choice({"country": "de"}), Choice({"country": "fr"})
-    assert step_before(CROWD, there, Choice()) == ("2026-W42", "2026-W43")
-    assert step_before(CROWD, there, Choice(last="2026-W42")) == ("2026-W41", "2026-W42")
-    assert step_before(CROWD, there, german) == ("2026-W40", "2026-W42")
-    assert step_before(CROWD, there, Choice({}, "2026-W42", "2026-W42")) == ("2026-W41", "2026-W42")
-    assert step_before(CROWD, there, french) is None
-    assert step_before(CROWD, there, Choice({"country": "de"}, "2026-W40", "2026-W40")) is None
+    assert step_before(CROWD, there, Choice(), now) == ("2026-W42", "2026-W43")
+    assert step_before(CROWD, there, Choice(last="2026-W42"), now) == ("2026-W41", "2026-W42")
+    assert step_before(CROWD, there, german, now) == ("2026-W40", "2026-W42")
+    assert step_before(CROWD, there, Choice({}, "2026-W42", "2026-W42"), now) == ("2026-W41", "2026-W42")
+    assert step_before(CROWD, there, french, now) is None
+    assert step_before(CROWD, there, Choice({"country": "de"}, "2026-W40", "2026-W40"), now) is None
     both = Choice({"country": "de", "version": "1"}, "2026-W40", "2026-W41")
     assert beside(both, "period") == Choice({"country": "de", "version": "1"})
     assert beside(both, "country") == Choice({"version": "1"}, "2026-W40", "2026-W41")

@@ -64,7 +64,10 @@ def test_a_batch_is_acknowledged_and_counted_once(store_url: str) -> None:
 
 
 def test_bad_reports_are_refused_one_by_one(store_url: str) -> None:
-    """The good ones count; each bad one is named with its place and reason; counters go by reason, once."""
+    """The good ones count; each bad one is named with its place and reason; counters go by reason.
+
+    Of a batch without a good one nothing is kept, so it is refused, and counted, as often as it comes.
+    """
     task = collected_task(mechanism=PRIVKV)
     good = some_reports(task, 4)
     wrong_key, wrong_answer = bytes([50]), bytes([3 << 6])
@@ -89,9 +92,10 @@ def test_bad_reports_are_refused_one_by_one(store_url: str) -> None:
             problem(answer, 422, "150", "do not send")
             assert len(answer.json["problems"]) == 100
             assert (answer.json["accepted"], answer.json["rejected"]) == (0, 150)
+            assert not answer.json["repeated"]
         seen = collector.get(collector.path).json
         assert seen["reports"] == 4
-        assert seen["rejected"] == {"key is not below 50": 2, "answer is not below 3": 151}
+        assert seen["rejected"] == {"key is not below 50": 2, "answer is not below 3": 301}
         state = collector.service.folder.fold(task).state
         assert state.to_bytes() == aggregate(task, good).to_bytes()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,32 @@ def test_both_ways_give_one_answer(place: Place, monkeypatch: pytest.MonkeyPatch
     )
     assert statuses == expected
     assert any(short)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Hubbub-Batch: other",
+        "hubbub-batch: a",
+        "Hubbub-Labels: country=de\r\nHubbub-Labels: country=fr",
+        "Hubbub-Period: 2026-W46\r\nHUBBUB-PERIOD: 2026-W47",
+        "Hubbub-Part: 1/2/3\r\nHubbub-Part: 1/2/3",
+        "Authorization: Bearer other",
+    ],
+)
+def test_what_is_said_twice_is_refused_both_ways(place: Place, line: str) -> None:
+    """Also if it is the same both times; other headers may be there more than once."""
+    body = GOOD if "reports" in place.path else ITEM
+    request = place.request(body, Connection="close")
+    twice = request.replace(b"Host: x\r\n", f"Host: x\r\n{line}\r\n".encode())
+    (whole,) = place.answers(twice)
+    (pieces,) = place.answers(twice[: -len(body) // 2])  # it is refused before its body has come
+    assert whole == pieces
+    assert whole[0].startswith(b"HTTP/1.1 400 ")
+    name = line.partition(":")[0].title()
+    assert f"The header {name} is there more than once" in json.loads(whole[2])["detail"]
+    (taken,) = place.answers(request.replace(b"Host: x\r\n", b"Host: x\r\nX-A: 1\r\nX-A: 2\r\n"))
+    assert taken[0] == b"HTTP/1.1 200 OK\r\n"
 
 
 def test_one_after_another_on_one_connection(place: Place) -> None:

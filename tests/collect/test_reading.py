@@ -290,6 +290,49 @@ def test_questions_that_make_no_sense(collector: Collector, query: str, status: 
     assert answer.json["detail"].endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("/history?where=country=de", ["'where'", "keys, level, quantity"]),
+        ("/estimates?by=country&keys=1", ["'by'"]),
+        ("/estimates?period=2026&perod=2027", ["'perod'"]),
+        ("/estimates.csv?limit=3", ["'limit'"]),
+        ("/estimates?KEYS=1&<script>=1", ["'KEYS'", "'<script>'"]),
+        ("/compare?group=country", ["'group'"]),
+        ("/compare.csv?top=3", ["'top'"]),
+        ("/trend?keys=1&by=country", ["'by'"]),
+        ("/strata?period=2026-W46", ["'period'", "no parameters"]),
+        ("/discovered?keys=1", ["'keys'"]),
+        ("/discovered.toml?where=country=de", ["'where'"]),
+        ("/state?period=2026", ["'period'"]),
+        ("/reports.parquet?where=country=de", ["'where'"]),
+        ("/device?period=2026", ["'period'"]),
+        ("?where=country=de", ["'where'"]),
+        ("/estimates?" + "&".join(f"%1b{'x' * 5000}{i}=" for i in range(9)), ["u001b"]),
+    ],
+)
+def test_a_parameter_that_a_question_does_not_have_is_refused(
+    collector: Collector, question: str, names: list[str]
+) -> None:
+    """The answer would be one to another question: everybody in place of a country."""
+    answer = collector.get(f"{collector.path}{question}")
+    assert (answer.status, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert all(name in answer.json["detail"] for name in names)
+    assert len(answer.json["detail"]) < 1000
+
+
+def test_every_question_about_tasks_has_that_rule(collector: Collector) -> None:
+    """All that the description of the interface lists; what is for everybody may be asked with anything."""
+    paths = [path for path, ways in collector.get("/openapi.json").json["paths"].items() if "get" in ways]
+    asked = [path for path in paths if path.startswith("/v1/tasks")]
+    assert len(asked) >= 13
+    for path in asked:
+        real = path.format(task=TASK.digest.hex(), form="csv")
+        assert "'nonsense'" in collector.get(f"{real}?nonsense=1").json["detail"]
+    for path in ("/v1/key", "/healthz", "/readyz", "/metrics"):
+        assert collector.get(f"{path}?nonsense=1").status == 200
+
+
 def test_open_vocabularies_are_asked_by_key(tmp_path: Path) -> None:
     task = Task.parse({"name": "open", "keys": {"kind": "folded", "bits": 16}, "mechanism": COLLISION})
     evil = "<script>alert(1)</script>"

@@ -11,7 +11,7 @@ from collecting import collected_task, collecting
 from deployed import DEPLOY
 from live import ask
 
-from helpers import refuse, run_cli, succeed
+from helpers import contents, refuse, run_cli, succeed
 from hubbub.collect import serving
 from hubbub.collect.settings import Settings, load_settings
 
@@ -94,6 +94,20 @@ def test_forms_are_taken_from_the_origins_that_are_named(
     with collecting(f"sqlite:///{tmp_path}/s.db") as collector:
         form = f"token={collector.token}".encode()
         assert ask(f"{collector.address}/login", form, named).status == 403
+
+
+def test_a_retention_that_is_too_short_is_refused_before_anything_is_written_or_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No store, no tokens, no address."""
+    monkeypatch.chdir(tmp_path)
+    collected_task(period="month").save("task.toml")
+    monkeypatch.setenv("HUBBUB_RETENTION", "30")
+    before = contents(tmp_path)
+    asked = ("serve", "task.toml", "--store", "sqlite:///s.db", "--port", 0)
+    for more in ((), ("--first-tokens", "tokens.json"), ("--processes", 2)):
+        assert "retention of 30 days" in refuse(*asked, *more)
+    assert contents(tmp_path) == before
 
 
 def test_the_file_in_deploy_has_all_defaults() -> None:

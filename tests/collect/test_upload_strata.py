@@ -255,7 +255,7 @@ def test_a_task_with_neither_has_the_files_that_it_had(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_keeps_its_name_and_is_listed(tmp_path: Path, clock: list[datetime.date]) -> None:
-    """The collector does not know the labels, or its clock says that the week has not begun."""
+    """The collector does not know the labels."""
     with fake_collector() as fake:
         fake.statuses = [422, 200, 422]
         labels = {"country": "de", "version": "1"}
@@ -423,7 +423,7 @@ def test_a_batch_that_was_taken_and_not_answered_is_the_same_again(
 
 
 def test_a_service_counts_what_uploaders_say(tmp_path: Path) -> None:
-    """Late, of today, and of next month: the last is refused, counted and kept on the device."""
+    """Late, of today, and of next month: the last stays on the device, and keeps nothing else from being sent."""
     today = datetime.datetime.now(datetime.UTC).date()
     days = [today, today - datetime.timedelta(days=7), today + datetime.timedelta(days=31)]
     with collecting(f"sqlite:///{tmp_path}/s.db", WEEKLY) as collector:
@@ -434,15 +434,17 @@ def test_a_service_counts_what_uploaders_say(tmp_path: Path) -> None:
                 for person, day in enumerate(days):
                     uploader.report(Ledger(tmp_path / f"{country}{person}.json"), {1}, day)
                 assert not uploader.flush()
-                assert uploader.waiting == 0
+                assert uploader.waiting == (1 if country == "de" else 2)
+                assert uploader.refused == []
         ahead = period_of(WEEKLY, days[2])
-        aside = [
+        kept = [
             (path.stem.partition("@")[2], path.stat().st_size)
-            for path in (tmp_path / "spool").glob("*/*.refused")
+            for path in (tmp_path / "spool").glob("*/*.batch")
         ]
-        assert sorted(aside) == [(f"{ahead}_0001", 3), (f"{ahead}_0003", 3)]
+        assert sorted(kept) == [(f"{ahead}_0001", 3), (f"{ahead}_0003", 3)]
         strata = collector.service.store.known_strata(WEEKLY.digest.hex())
         weeks = [period_of(WEEKLY, day) for day in days[:2]]
         told = {f"country={country},version=2@{week}" for country in ("de", "fr") for week in weeks}
         assert set(strata) == told
         assert collector.reports == 4
+        assert collector.get(collector.path).json["rejected"] == {}

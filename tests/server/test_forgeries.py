@@ -96,6 +96,19 @@ def test_odds_of_repetition_are_never_too_small() -> None:
     assert repetition(40, 1000, 1e-5) < 1e-10
 
 
+@pytest.mark.parametrize("cells", [8, 64, 256])
+def test_odds_hold_with_thousands_of_reports_a_cell(cells: int) -> None:
+    """Draws of either kind, uneven by chance or even by chance. False alarms: 40 draws, each with 1e-9 at most.
+
+    A tenth more in every other cell, and a tenth less in the rest, are noticed.
+    """
+    rng, reports = np.random.default_rng(5), 2000 * cells
+    for _ in range(40):
+        assert unevenness(rng.multinomial(reports, [1 / cells] * cells), reports, 1 / cells) > 1e-9
+    tilted = np.where(np.arange(cells) % 2, 1.1, 0.9) / cells
+    assert unevenness(rng.multinomial(reports, tilted), reports, 1 / cells) < 1e-3
+
+
 def test_odds_notice_what_they_are_for() -> None:
     """Large counts: an uneven draw, a crowd in a few cells, one cell; an even one where it should not be."""
     rng = np.random.default_rng(4)

@@ -3,13 +3,14 @@
  *
  * The rules of `hubbub.protocol.delivery`: an answer is the collector's own if it is whole JSON of the right type and
  * repeats the batch's id. Everything else (a login page, a redirect, a proxy's limit) says nothing about the batch,
- * which is kept and sent again.
+ * which is kept and sent again. So is one that is "early", since its period has not begun by the collector's clock; other
+ * batches need not wait for it.
  */
 
 import type { Batch } from "./book.js";
 import { Refused } from "./errors.js";
 
-export type Verdict = "taken" | "too large" | "refused" | "later";
+export type Verdict = "taken" | "too large" | "refused" | "early" | "later";
 
 /** Statuses that are final if they are the collector's own. */
 const FINAL: Record<number, Verdict> = { 409: "refused", 413: "too large", 422: "refused" };
@@ -99,7 +100,7 @@ export function isId(text: unknown): text is string {
 
 /** What an answer says about a batch; "later" unless it is the collector's own. */
 export function judge(status: number, media: string, body: string, batch: string): Verdict {
-  let said: { batch?: unknown; accepted?: unknown; status?: unknown } | null;
+  let said: { batch?: unknown; accepted?: unknown; status?: unknown; begins?: unknown } | null;
   try {
     said = JSON.parse(body);
   } catch {
@@ -108,7 +109,10 @@ export function judge(status: number, media: string, body: string, batch: string
   if (said?.batch !== batch) return "later";
   const kind = media.split(";")[0]!.trim().toLowerCase();
   if (status === 200 && kind === "application/json" && Number.isInteger(said.accepted)) return "taken";
-  if (kind === "application/problem+json" && said.status === status) return FINAL[status] ?? "later";
+  if (kind === "application/problem+json" && said.status === status) {
+    if (status === 429 && typeof said.begins === "string") return "early";
+    return FINAL[status] ?? "later";
+  }
   return "later";
 }
 

@@ -14,7 +14,7 @@ import { blake2b } from "./blake2b.js";
 import { type Batch, type Book, changeBook, listIn, placeOf, readBook, widthOf } from "./book.js";
 import { fromHex, joined, littleEndian, toHex } from "./bytes.js";
 import type { DeviceRecord } from "./client.js";
-import { askNonce, post } from "./delivery.js";
+import { type Answer, askNonce, post } from "./delivery.js";
 import { Refused } from "./errors.js";
 import { Ledger } from "./ledger.js";
 import { periodOf } from "./periods.js";
@@ -251,7 +251,8 @@ export class Uploader {
   /**
    * Send all batches; undefined if none is left, otherwise the seconds that the collector wants us to wait.
    *
-   * A round ends with the first that is not taken, and those that failed before come last.
+   * A round ends with the first that is not taken, and those that failed before come last. One whose period has not
+   * begun does not end it.
    */
   #sendAll(): Promise<number | undefined> {
     const turn = this.#turn.then(() => this.#round());
@@ -260,25 +261,29 @@ export class Uploader {
   }
 
   async #round(): Promise<number | undefined> {
+    const early = new Map<string, number>();
     for (;;) {
       const failed = (batch: Batch): number => this.#failures.get(batch.id) ?? 0;
-      const batches = [...(await this.#batches())].sort((one, other) => failed(one) - failed(other));
+      const batches = (await this.#batches()).filter(({ id }) => !early.has(id));
       if (!batches.length) break;
-      for (const batch of batches) {
-        const wish = await this.#send(batch);
-        if (wish !== undefined) {
-          this.#failures.set(batch.id, failed(batch) + 1);
-          return wish;
+      for (const batch of batches.sort((one, other) => failed(one) - failed(other))) {
+        const answer = await this.#send(batch);
+        if (answer === undefined) {
+          this.#failures.delete(batch.id);
+          continue;
         }
-        this.#failures.delete(batch.id);
+        this.#failures.set(batch.id, failed(batch) + 1);
+        if (answer.verdict !== "early") return answer.wait;
+        early.set(batch.id, answer.wait);
       }
     }
+    if (early.size) return Math.max(...early.values());
     this.trouble = "";
     return undefined;
   }
 
-  /** Send one batch; undefined if it is done with. */
-  async #send(batch: Batch): Promise<number | undefined> {
+  /** Send one batch; undefined if it is done with, otherwise what the collector says, if anything. */
+  async #send(batch: Batch): Promise<Pick<Answer, "verdict" | "wait"> | undefined> {
     const { id, reports } = batch;
     this.#underWay.add(id);
     try {
@@ -288,7 +293,7 @@ export class Uploader {
         return undefined;
       }
       this.trouble = `the collector answered ${words}`;
-      if (verdict === "later") return wait;
+      if (verdict === "later" || verdict === "early") return { verdict, wait };
       const count = this.#count(reports);
       if (verdict === "too large" && count > 1) {
         this.#batch = Math.min(this.#batch, count >> 1);
@@ -301,7 +306,7 @@ export class Uploader {
     } catch (problem) {
       if (problem instanceof Refused) throw problem;
       this.trouble = `the collector cannot be reached (${(problem as Error).message})`;
-      return 0;
+      return { verdict: "later", wait: 0 };
     } finally {
       this.#underWay.delete(id);
     }

@@ -103,6 +103,29 @@ test("the collector's wish to wait is respected, and nobody has to ask again", a
   assert.equal(fake.sent.length, 2);
 });
 
+test("a batch whose period has not begun is kept, and holds up no other", async () => {
+  const [fake, week, path] = [await new Fake().start(), await task("week"), freshPath()];
+  const early = new Set<string>();
+  fake.answers = Array(9).fill((batch: string, response: ServerResponse) => {
+    if (!fake.sent.slice(0, -1).length || early.has(batch)) {
+      early.add(batch);
+      const problem = { batch, status: 429, begins: "2026-11-23" };
+      response.writeHead(429, { "Content-Type": "application/problem+json", "Retry-After": "3600" });
+      response.end(JSON.stringify(problem));
+    } else own(200)(batch, response);
+  });
+  for (let page = 0; page < 3; page++) {
+    const uploader = open(fake.address, week, path); // pages come and go, each with the early batch first
+    await uploader.add(madeUp(week.reportBytes));
+    assert.equal(await uploader.flush(5), false);
+    assert.equal(await uploader.waiting(), 1);
+    assert.deepEqual(await uploader.refused(), []);
+    uploader.close();
+  }
+  assert.equal(early.size, 1);
+  assert.equal(new Set(fake.sent.map(({ batch }) => batch)).size, 3);
+});
+
 test("what the collector refuses for good is set aside", async () => {
   const [fake, week] = [await new Fake().start(), await task("week")];
   for (const status of [409, 422, 413]) {

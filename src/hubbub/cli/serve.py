@@ -89,6 +89,7 @@ def command(
         return
     if not tasks:
         raise Refused("Name the task files to collect for, or try --demo.")
+    from hubbub.collect.lifetimes import check_retention
     from hubbub.collect.serving import Plan, address, listen, run, run_many
     from hubbub.collect.store import Store
     from hubbub.collect.tokens import Tokens
@@ -97,6 +98,8 @@ def command(
     plan = Plan(store, [Task.load(path) for path in tasks], chosen)
     if len({task.digest for task in plan.tasks}) < len(tasks):
         raise Refused("A task is named twice.")
+    for task in plan.tasks:  # before anything is written or said
+        check_retention(task, chosen.retention)
     if first_tokens is None and not as_json and not sys.stdout.isatty():
         first_tokens = Path("hubbub-tokens.json")
     with ExitStack() as stack:

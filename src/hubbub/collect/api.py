@@ -26,6 +26,7 @@ from hubbub.collect.asking import (
     ADMIN,
     ANALYST,
     MEDIA_OF_FILES,
+    UNDERSTOOD,
     Level,
     TheChoice,
     TheService,
@@ -74,7 +75,7 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
         service.metrics,
         app.state.room,
     )
-    more: Any = {"mint": service.mint, "damaged": service.folder.damaged}
+    more: Any = {"mint": service.mint, "clock": service.clock, "damaged": service.folder.damaged}
     route = partial(Uploads, *shared, **more)
     for version, name, uploads in (
         ("v1", "reports", route()),
@@ -86,9 +87,9 @@ def create_app(store: Store, tasks: Sequence[Task], settings: Settings | None = 
         app.router.routes.append(Route(f"/{version}/tasks/{{task}}/{name}", uploads, methods=["POST"]))
         app.uploads.update({f"/{version}/tasks/{digest}/{name}": uploads for digest in service.by_digest})
     app.state.intakes = {path: uploads for path, uploads in app.uploads.items() if path.endswith("/reports")}
-    app.include_router(_reading)
-    app.include_router(found_keys)
-    app.include_router(groups_and_time)
+    for questions in (_reading, found_keys, groups_and_time):
+        app.include_router(questions, dependencies=UNDERSTOOD)
+    app.include_router(_open)
     app.include_router(dashboard)
     app.add_middleware(CrossOrigin, allowed=service.settings.report_origins)
     app.add_middleware(_Outermost)
@@ -310,14 +311,16 @@ def download_reports(service: TheService, task: TheTask) -> Response:
     return StreamingResponse(chain([first], chunks), media_type=_PARQUET, headers=headers)
 
 
-@_reading.get("/v1/key")
+# For everybody
+
+_open = APIRouter()
+
+
+@_open.get("/v1/key")
 def public_key(service: TheService) -> dict[str, str | list[str]]:
     """The public key to which devices seal reports that go through a shuffler, its name, and all names that open."""
     current = service.keys.public
     return {"key": current.hex(), "id": key_id(current).hex(), "opens": service.keys.names}
-
-
-# Health
 
 
 def _named(request: Request, service: Service) -> Callable[[str], bool]:
@@ -328,15 +331,15 @@ def _named(request: Request, service: Service) -> Callable[[str], bool]:
     return lambda task: grant is not None and allows(grant, "analyst") and grant.covers(task)
 
 
-@_reading.head("/healthz", include_in_schema=False)
-@_reading.get("/healthz")
+@_open.head("/healthz", include_in_schema=False)
+@_open.get("/healthz")
 async def healthy() -> dict[str, str]:
     """The process answers."""
     return {"status": "alive"}
 
 
-@_reading.head("/readyz", include_in_schema=False)
-@_reading.get("/readyz")
+@_open.head("/readyz", include_in_schema=False)
+@_open.get("/readyz")
 def ready(request: Request, service: TheService) -> JSONResponse:
     """The store can be written and is the one that was opened, and no thread in the background is in trouble.
 
@@ -354,8 +357,8 @@ def ready(request: Request, service: TheService) -> JSONResponse:
     return JSONResponse({"status": "ready", **about})
 
 
-@_reading.head("/metrics", include_in_schema=False)
-@_reading.get("/metrics", response_class=PlainTextResponse)
+@_open.head("/metrics", include_in_schema=False)
+@_open.get("/metrics", response_class=PlainTextResponse)
 def metrics(request: Request, service: TheService) -> PlainTextResponse:
     """Counters for Prometheus. Tasks are named to those who may know of them; the others are added up."""
     named, unfinished = _named(request, service), service.unfinished

@@ -13,8 +13,12 @@ from fastapi.responses import Response
 from hubbub.collect.problems import Problem, unauthorized
 from hubbub.collect.service import Service
 from hubbub.collect.tokens import Role, allows
+from hubbub.primitives.text import visible
 from hubbub.protocol.task import Task
 from hubbub.server.portions import Choice, choice_of
+
+#: Parameters that a refusal names, and characters of each.
+_MOST, _LONGEST = 5, 40
 
 
 def service_of(request: Request) -> Service:
@@ -41,12 +45,30 @@ def _needs(*roles: Role) -> Any:
     return Depends(check)
 
 
+def _understood(request: Request) -> None:
+    """Refuse a question with a parameter that its route does not have: the answer would be to another question."""
+    known = _parameters(request.scope["route"].dependant)
+    others = sorted(request.query_params.keys() - known)
+    if others:
+        words = ", ".join(repr(visible(name[:_LONGEST])) for name in others[:_MOST])
+        detail = f"This question takes no {words}: it takes {', '.join(sorted(known)) or 'no parameters'}."
+        raise Problem(422, "not understood", detail)
+
+
+def _parameters(dependant: Any) -> set[str]:
+    """The names of a route's parameters, with those of all that it depends on."""
+    found = {field.alias for field in dependant.query_params}
+    return found.union(*(_parameters(each) for each in dependant.dependencies))
+
+
 def file_of(*media: str) -> dict[str, Any]:
     """The description of a route that answers with a file."""
     return {"response_class": Response, "responses": {200: {"content": {name: {} for name in media}}}}
 
 
 ANALYST, ADMIN = [_needs("analyst")], [_needs("admin")]
+#: Of all routes that answer questions about tasks.
+UNDERSTOOD = [Depends(_understood)]
 MEDIA_OF_FILES = {"csv": "text/csv; charset=utf-8", "json": "application/json"}
 TheService = Annotated[Service, Depends(service_of)]
 TheTask = Annotated[Task, Depends(_task)]

@@ -108,7 +108,7 @@ class _Whole:
         """Have it answered; False if it has to take the long way."""
         if len(self.body) > QUICK:
             return False
-        return self.intake.whole(self.path, dict(self.headers), bytes(self.body), self.reply)
+        return self.intake.whole(self.path, self.headers, bytes(self.body), self.reply)
 
     def reply(self, status: int, lines: bytes, body: bytes) -> None:
         """Send the answer."""

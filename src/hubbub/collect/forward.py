@@ -56,7 +56,7 @@ class Forward:
                 self._taken.pop(batch, None)
                 arrived.append(crowd)
                 _log.info("forwarded %s", words)
-            elif answer.verdict == "later":
+            elif answer.verdict in ("later", "early"):
                 # It may be put right by somebody, and nobody else may say that it is taken.
                 why = ""
                 if answer.status == 404 and crowd.parts > 1:

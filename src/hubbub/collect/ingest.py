@@ -8,6 +8,7 @@ answered before the web framework has looked at them (`hubbub.collect.intake`), 
 from __future__ import annotations
 
 import asyncio
+import datetime
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive
 
+from hubbub.collect.clock import Clock
 from hubbub.collect.groups import Groups, TooSlow
 from hubbub.collect.intake import QUICK, Intake, Room, bearer_in, length_in, named_batch
 from hubbub.collect.keypair import KeyPair
@@ -147,6 +149,12 @@ def too_many(upload: Upload) -> Problem:
     return Problem(429, "busy", f"{detail} in a {task.period}: send this later.", {"Retry-After": _LATER})
 
 
+def _too_early(refusal: str, begins: datetime.date) -> Problem:
+    """Of a period that has not begun. If our clock is behind, the batch is good: it must not be refused for good."""
+    detail = f"{refusal} It is not taken now: send it again later."
+    return Problem(429, "not begun", detail, {"Retry-After": _LATER}, begins=begins.isoformat())
+
+
 class Uploads(Intake[Upload]):
     """The route for batches of reports (or shuffled crowds)."""
 
@@ -161,6 +169,7 @@ class Uploads(Intake[Upload]):
         room: Room,
         *,
         mint: Mint,
+        clock: Clock,
         keys: KeyRing | None = None,
         named: bool = True,
         damaged: Mapping[str, str] | None = None,
@@ -170,7 +179,9 @@ class Uploads(Intake[Upload]):
         `damaged` names tasks for which nothing is taken now, and says why.
         """
         super().__init__(settings, room)
-        self._tasks = {digest: Collected(task) for digest, task in tasks.items()}
+        self._tasks = {
+            digest: Collected(task, clock.days, settings.retention) for digest, task in tasks.items()
+        }
         self._tokens, self._store, self._writer, self._metrics = tokens, store, writer, metrics
         self._keys, self._named, self._damaged = keys, named, {} if damaged is None else damaged
         self._mint = mint
@@ -346,7 +357,9 @@ class Uploads(Intake[Upload]):
             arrival.quota = upload.quota
         elif self._mint.reports(collected.digest, upload.batch) != len(reports) // collected.width:
             arrival.refuse(BAD_NONCE, _NO_NONCE)
-        if place.refusal:
+        if arrival.examined is None and place.begins is not None:
+            raise _too_early(place.refusal, place.begins)
+        if arrival.examined is None and place.refusal:
             arrival.refuse(place.reason, place.refusal)
         return arrival
 

@@ -11,7 +11,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -31,6 +31,8 @@ QUICK = 1 << 16
 #: Sent with every acknowledgement.
 _ALWAYS = [(b"content-type", b"application/json"), *HEADERS]
 _BATCH = BATCH_HEADER.lower().encode()
+#: Headers that may be there once, besides those of our own.
+_ONCE = {b"authorization", b"content-length"}
 
 
 def as_lines(headers: list[tuple[bytes, bytes]]) -> bytes:
@@ -40,6 +42,8 @@ def as_lines(headers: list[tuple[bytes, bytes]]) -> bytes:
 
 _ALWAYS_LINES = as_lines(_ALWAYS)
 
+#: Headers as they came, names in small letters.
+RawHeaders = Sequence[tuple[bytes, bytes]]
 #: Sends an answer: status, headers as lines, body.
 Reply = Callable[[int, bytes, bytes], None]
 
@@ -195,8 +199,9 @@ class Intake(ABC, Generic[Admitted]):
     def answered(self, status: int, seconds: float) -> None:
         """An answer is about to be sent."""
 
-    def whole(self, path: str, headers: Mapping[bytes, bytes], body: bytes, reply: Reply) -> bool:
+    def whole(self, path: str, given: RawHeaders, body: bytes, reply: Reply) -> bool:
         """Answer a request that came in one piece; False if it has to take the long way, and nothing was done."""
+        headers = dict(given)
         if self._strangers and not bearer_in(headers):
             return False  # the HTTP server knows who sends it
         started, size = time.perf_counter(), len(body)
@@ -211,6 +216,7 @@ class Intake(ABC, Generic[Admitted]):
             reply(found.status, as_lines([*headed, *HEADERS]) + opened, body)
 
         try:
+            _check_once(given)
             upload = self.admit(path, headers, "")
             token = upload.token
             self._room.enter(token, size)
@@ -239,10 +245,12 @@ class Intake(ABC, Generic[Admitted]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The long way."""
-        started, headers = time.perf_counter(), dict(scope["headers"])
+        started, given = time.perf_counter(), list(scope["headers"])
+        headers = dict(given)
         opened = self._origins.headers(headers.get(b"origin"))
         sender = scope["client"][0] if scope.get("client") else ""
         try:
+            _check_once(given)
             answer = await self.store(self.admit(scope["path"], headers, sender), receive)
         except ClientDisconnect:
             return
@@ -257,6 +265,16 @@ class Intake(ABC, Generic[Admitted]):
         lines = [(b"content-length", b"%d" % len(answer)), *_ALWAYS, *opened]
         await send({"type": "http.response.start", "status": 200, "headers": lines})
         await send({"type": "http.response.body", "body": answer})
+
+
+def _check_once(given: RawHeaders) -> None:
+    """Refuse a request that says something twice: of two labels or tokens, nobody knows which one is meant."""
+    named: set[bytes] = set()
+    for name, _ in given:
+        if name in named and (name in _ONCE or name.startswith(b"hubbub-")):
+            title = name.decode("latin-1").title()
+            raise Problem(400, "said twice", f"The header {title} is there more than once: say it once.")
+        named.add(name)
 
 
 def batch_in(headers: Mapping[bytes, bytes]) -> str:

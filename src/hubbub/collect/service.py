@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from hubbub.collect.clock import Clock
 from hubbub.collect.groups import Groups
 from hubbub.collect.health import Health
 from hubbub.collect.keyring import KeyRing
@@ -58,8 +59,6 @@ _PAST_REMEMBERED = 5000
 _MOST_PERIODS = 1000
 #: Seconds that the first look at the store's pages may take; later ones may take as long as they need.
 _FIRST_LOOK = 10.0
-
-
 #: Bytes of a state that is made only to have been made once.
 _SMALL_STATE = 1 << 26
 #: Seconds between two looks for strata that are old, or have grown.
@@ -67,8 +66,6 @@ _TIDY = 60.0
 _EVERYBODY = Choice()
 #: Seconds for which an upload that could not be written is held against the service.
 _MEMORY = 10.0
-
-
 #: What the planner says: in words, and what long records would need.
 Advice = tuple[str, int | None, int | None]
 
@@ -85,6 +82,8 @@ class Service:
         self.by_digest = {task.digest.hex(): task for task in tasks}
         if len(self.by_digest) < len(tasks):
             raise Refused("A task is named twice.")
+        for task in tasks:
+            check_retention(task, settings.retention)
         try:
             store.look_closely(_FIRST_LOOK)
         except Unavailable as problem:
@@ -93,9 +92,7 @@ class Service:
         self._texts = {digest: task.to_toml() for digest, task in self.by_digest.items()}
         self.tokens = Tokens(store)
         self.folder = Folder(store, list(tasks), self.metrics)
-        self.sums = Sums(store)
-        for task in tasks:
-            check_retention(task, settings.retention)
+        self.sums, self.clock = Sums(store), Clock(store)
         self.finder = Finder(self._readable)
         self.keys = KeyRing(store)
         self.writer: Groups[Arrival, Written] = Groups(
@@ -156,10 +153,10 @@ class Service:
 
     def _tidy(self) -> float:
         """Merge old periods, and keep sums of strata to which much was added."""
-        today = datetime.datetime.now(datetime.UTC).date()
+        self.clock.look()
         for task in self.tasks():
             if not self._closing and (task.labels or task.period != "once"):
-                merge_old(self.store, self.sums, task, self.settings.retention, today)
+                merge_old(self.store, self.sums, task, self.settings.retention, self.clock.days()[0])
                 self.sums.keep_up(task)
         return _TIDY
 

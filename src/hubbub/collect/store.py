@@ -90,7 +90,8 @@ class Store(Shelves):
         """Write batches in one transaction; on return they are on disk.
 
         Ids are written in their order, so that two processes which write the same ones wait for each other and
-        never in a circle. Counters change together with the batches that they belong to.
+        never in a circle. Counters change together with the batches that they belong to. Of a batch without a good
+        report no id is kept: if one is taken later, nobody must believe that it is here already.
         """
         with self.writing() as connection:
             numbers = self.numbers(connection, {batch.task for batch in group})
@@ -101,8 +102,10 @@ class Store(Shelves):
             expired = {name for name in first if 0 < name[1] < numbers[first[name].task][1]}
             limited = {name: (first[name].quota, first[name].count) for name in first.keys() - expired}
             refused = beyond_quotas(self, connection, limited)
-            offered = sorted(limited.keys() - refused)
-            fresh = self.note_ids(connection, {name: first[name].checksum for name in offered})
+            offered = limited.keys() - refused
+            empty = {name for name in offered if not first[name].count and body_of(connection, name) is None}
+            bodies = {name: first[name].checksum for name in sorted(offered - empty)}
+            fresh = self.note_ids(connection, bodies) | empty
             known = {name: Known(first[name].checksum[:BODY]) for name in fresh}
             for name in first.keys() - fresh - refused:
                 known[name] = Known(None if name in expired else body_of(connection, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from hubbub.model.mechanism import Quantity
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import cell, visible
 from hubbub.protocol.periods import PERIOD_BYTES
-from hubbub.protocol.strata import Stratum, text_of
+from hubbub.protocol.strata import Stratum, span_of, text_of
 from hubbub.protocol.task import Task
 from hubbub.server.comparison import Comparison, compare, contrast
 from hubbub.server.estimates import Estimate, estimate
@@ -57,14 +58,20 @@ def periods_of(strata: Sequence[Stratum] | dict[Stratum, Any]) -> list[str]:
     return sorted({stratum.period for stratum in strata if stratum.period})
 
 
-def own_periods(task: Task, strata: Mapping[Stratum, Shelf]) -> list[str]:
+def begun_by(period: str, today: datetime.date) -> bool:
+    """Whether a period has begun by this day. If not, some clock was wrong when its reports came."""
+    return span_of(period)[0] <= today
+
+
+def own_periods(task: Task, strata: Mapping[Stratum, Shelf], today: datetime.date) -> list[str]:
     """The periods that can be shown of some strata, oldest first: those of the task, without the longer ones that old
-    and late reports are in, which have reports enough."""
+    and late reports are in, which have begun and have reports enough."""
     reports: Counter[str] = Counter()
     for stratum, shelf in strata.items():
-        if len(stratum.period) == PERIOD_BYTES[task.period]:
+        if len(stratum.period) == PERIOD_BYTES[task.period] and stratum.period:
             reports[stratum.period] += shelf.reports
-    return sorted(period for period, count in reports.items() if period and count >= least_of(task))
+    enough = (period for period, count in reports.items() if count >= least_of(task))
+    return sorted(period for period in enough if begun_by(period, today))
 
 
 def least_of(task: Task) -> int:
@@ -72,13 +79,15 @@ def least_of(task: Task) -> int:
     return max(task.minimum_reports, 1)
 
 
-def step_before(task: Task, strata: Mapping[Stratum, Shelf], choice: Choice) -> tuple[str, str] | None:
+def step_before(
+    task: Task, strata: Mapping[Stratum, Shelf], choice: Choice, today: datetime.date
+) -> tuple[str, str] | None:
     """The latest period of what is chosen, and the one before it, both with reports enough; None: there are no two."""
-    chosen = own_periods(task, {each: strata[each] for each in choice.of(task, strata)})
+    chosen = own_periods(task, {each: strata[each] for each in choice.of(task, strata)}, today)
     if not chosen:
         return None
     alike = replace(choice, first=None, last=chosen[-1])
-    both = own_periods(task, {each: strata[each] for each in alike.of(task, strata)})[-2:]
+    both = own_periods(task, {each: strata[each] for each in alike.of(task, strata)}, today)[-2:]
     return (both[0], both[1]) if len(both) == 2 else None
 
 
@@ -105,7 +114,7 @@ def compared(
     service.folder.fold(task)
     there = service.sums.strata(task)
     if sides is None:
-        sides = step_before(task, there, choice) if name == PERIOD else None
+        sides = step_before(task, there, choice, service.clock.days()[1]) if name == PERIOD else None
         choice = beside(choice, name)
         if sides is None:
             raise Refused(
@@ -143,7 +152,8 @@ def trend(
 
     Bands are for single points. A change counts only if it stands out among all keys and all periods that are shown.
     The longer periods that old and late reports are in come with the others; between those and a period of the task,
-    there is no change. If it takes longer than `seconds`, older periods are `missing`; asked again, there are more.
+    there is no change. Periods that have not begun are left out. If it takes longer than `seconds`, older periods are
+    `missing`; asked again, there are more.
     """
     service.folder.fold(task)
     end = time.monotonic() + seconds
@@ -165,10 +175,11 @@ def _trend(
 ) -> dict[str, Any]:
     there = service.sums.strata(task)
     groups = by(task, choice.of(task, there), [PERIOD])
+    today = service.clock.days()[1]
     shelves = {
         name: tuple(sorted(there[each] for each in group))
         for name, group in groups.items()
-        if group[0].period
+        if group[0].period and begun_by(name, today)
     }
     enough = [name for name in sorted(shelves) if sum(one.reports for one in shelves[name]) >= least_of(task)]
     names = enough[-MOST_PERIODS:]

@@ -7,13 +7,15 @@ and a look at a thousand takes hardly longer than a look at one, and are committ
 from __future__ import annotations
 
 import datetime
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from hubbub.collect.clock import TRUSTED_DAYS
+from hubbub.collect.lifetimes import lasting
 from hubbub.collect.quotas import Quota
 from hubbub.collect.segments import Outcome
 from hubbub.collect.store import Batch, Store
@@ -21,7 +23,16 @@ from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.nonces import check_seeds
 from hubbub.protocol.periods import period_of
-from hubbub.protocol.strata import LONGEST, MOST_COMBINATIONS, labels_in, stratum_of, text_of
+from hubbub.protocol.strata import (
+    LONGEST,
+    MOST_COMBINATIONS,
+    NotBegun,
+    Stratum,
+    first_day,
+    labels_in,
+    stratum_of,
+    text_of,
+)
 from hubbub.protocol.task import Task
 
 #: Numbers in reports that are looked at together: of larger lots, nothing but the bad ones is remembered.
@@ -32,7 +43,7 @@ _LISTED = 100
 _REMEMBERED = 10_000
 #: Why whole batches are refused.
 BAD_LABELS = "labels that are missing, or not in the task's lists"
-BAD_PERIOD = "a period that is none of the task's, or has not begun"
+BAD_PERIOD = "a period that is none of the task's"
 BAD_NONCE = "a batch id that is no nonce for these reports"
 #: Why single ones are.
 _BAD_SEED = "a seed that does not follow from the nonce"
@@ -59,46 +70,81 @@ class Examined:
 
 
 class Placed(NamedTuple):
-    """The stratum that a batch belongs to; or why it belongs to none, as it is counted and as it is said."""
+    """The stratum that a batch belongs to; or why it belongs to none, as it is counted and as it is said.
+
+    If that is because its period has not begun, the day on which it `begins`.
+    """
 
     stratum: str
     reason: str = ""
     refusal: str = ""
+    begins: datetime.date | None = None
+
+
+def today_twice() -> tuple[datetime.date, datetime.date]:
+    """The day, by a clock that nobody doubts."""
+    today = datetime.datetime.now(datetime.UTC).date()
+    return today, today
 
 
 class Collected:
-    """A task, with all that an upload needs to know of it at hand."""
+    """A task, with all that an upload needs to know of it at hand.
 
-    def __init__(self, task: Task) -> None:
+    `days` tells the earliest and the latest day that it may be (`hubbub.collect.clock`), and `retention` how long
+    periods are kept apart.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        days: Callable[[], tuple[datetime.date, datetime.date]] = today_twice,
+        retention: int = 0,
+    ) -> None:
         self.task, self.name, self.code, self.digest = task, task.digest.hex(), task.code, task.digest
         self.layout = task.mechanism.layout
         self.width = self.layout.width
         self.together = max(1, _TOGETHER // len(self.layout.fields))
-        self._places: dict[tuple[str, str, datetime.date], Placed] = {}
+        self._days, self._retention = days, retention
+        self._places: dict[tuple[str, str, datetime.date, datetime.date], Placed] = {}
         #: Combinations of labels that are known to have come.
         self.combinations: set[str] = set()
 
     def quota(self, token: int, most: int) -> Quota | None:
-        """What a token may send of this task now; None where there is no limit."""
-        today = datetime.datetime.now(datetime.UTC).date()
-        return Quota(token, period_of(self.task, today), most) if most else None
+        """What a token may send of this task now; None where there is no limit.
+
+        A clock that jumps ahead gives nobody a new one.
+        """
+        return Quota(token, period_of(self.task, self._days()[0]), most) if most else None
 
     def placed(self, labels: str, period: str) -> Placed:
         """The stratum of a batch by what it says of itself, or why there is none."""
-        asked = (labels[:LONGEST], period[:LONGEST], datetime.datetime.now(datetime.UTC).date())
+        asked = (labels[:LONGEST], period[:LONGEST], *self._days())
         found = self._places.get(asked)
         if found is None:
             reason = BAD_LABELS
             try:
                 labels_in(self.task, labels)
                 reason = BAD_PERIOD
-                found = Placed(text_of(self.task, stratum_of(self.task, *asked)))
+                found = Placed(text_of(self.task, self._stratum(*asked)))
+            except NotBegun as problem:
+                found = Placed("", reason, str(problem), problem.begins)
             except Refused as problem:
                 found = Placed("", reason, str(problem))
             if len(self._places) >= _REMEMBERED:
                 self._places.clear()
             self._places[asked] = found
         return found
+
+    def _stratum(self, labels: str, period: str, earliest: datetime.date, latest: datetime.date) -> Stratum:
+        """The same as a stratum, or `Refused`: judged on the day, of those that it may be, that suits it best."""
+        if not period and earliest < latest:
+            return Stratum(labels_in(self.task, labels))
+        begun = first_day(period)
+        day = latest if begun is None else min(max(begun, earliest), latest)
+        found = stratum_of(self.task, labels, period, day)
+        # What was merged by a clock that was a week ahead does not begin anew.
+        furthest = earliest + datetime.timedelta(days=TRUSTED_DAYS)
+        return found._replace(period=lasting(found.period, self._retention, furthest))
 
 
 @dataclass(slots=True)
@@ -194,16 +240,19 @@ Written = tuple[Outcome, Examined]
 def write_together(store: Store, arrivals: Sequence[Arrival]) -> list[Written]:
     """Examine batches and append them to the log, all in one transaction."""
     examine_together(arrivals)
+    new: dict[str, set[str]] = defaultdict(set)
     for arrival in arrivals:
         collected, labels = arrival.collected, arrival.stratum.partition("@")[0]
-        if labels and labels not in collected.combinations:
+        mine, good = new[collected.name], arrival.examined is not None and arrival.examined.count > 0
+        if labels and good and labels not in collected.combinations and labels not in mine:
+            # Those that are about to be written are not among the known ones before they are: it may fail.
             known = store.known_strata(collected.name)
             collected.combinations |= {stratum.partition("@")[0] for stratum in known}
-            if len(collected.combinations | {labels}) > MOST_COMBINATIONS:
+            mine.add(labels)
+            if len(collected.combinations | mine) > MOST_COMBINATIONS:
+                mine.remove(labels)
                 words = f"More than {MOST_COMBINATIONS:,} combinations of labels would be too many."
                 arrival.refuse(BAD_LABELS, words)
-            else:
-                collected.combinations.add(labels)
     outcomes = store.append([arrival.batch() for arrival in arrivals])
     return [
         (outcome, arrival.examined)

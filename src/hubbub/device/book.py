@@ -17,6 +17,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -182,6 +183,9 @@ class Book:
 
 def read_book(path: Path) -> Book:
     """What is in a ledger file; whatever is wrong with it is refused in one sentence."""
+    with suppress(OSError):  # which the next line explains
+        if not path.exists():
+            raise Refused(f"There is no ledger {path}: a device begins one with its first report.")
     keep_private(path)
     try:
         data = json.loads(read_file(path))

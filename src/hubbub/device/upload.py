@@ -285,21 +285,27 @@ class Uploader:
         """Send all batches; None if none is left, otherwise the seconds that the collector wants us to wait.
 
         A round ends with the first that is not taken, and those that failed before come last, so one that something
-        on the way does not let pass holds up nobody.
+        on the way does not let pass holds up nobody. Nor does one whose period has not begun: the round goes on.
         """
+        early: dict[str, float] = {}
         with self._sending:
-            while names := sorted(self._spool.batches(), key=lambda name: self._failures[name]):
-                for name in names:
-                    wish = self._send(name)
-                    if wish is not None:
-                        self._failures[name] += 1
-                        return wish
-                    del self._failures[name]
+            while names := [name for name in self._spool.batches() if name not in early]:
+                for name in sorted(names, key=lambda name: self._failures[name]):
+                    answer = self._send(name)
+                    if answer is None:
+                        del self._failures[name]
+                        continue
+                    self._failures[name] += 1
+                    if answer.verdict != "early":
+                        return answer.wait
+                    early[name] = answer.wait
+            if early:
+                return max(early.values())
             self.trouble = ""
             return None
 
-    def _send(self, name: str) -> float | None:
-        """Send one batch; None if it is done with."""
+    def _send(self, name: str) -> Answer | None:
+        """Send one batch; None if it is done with, otherwise what the collector says, if anything."""
         reports = self._spool.read(name)
         count = len(reports) // self._width
         body = reports
@@ -315,7 +321,7 @@ class Uploader:
         except (OSError, ValueError, http.client.HTTPException) as problem:
             self._spool.untold.discard(name)
             self.trouble = f"the collector cannot be reached ({problem or type(problem).__name__})"
-            return 0.0
+            return Answer("later", 0, self.trouble, 0.0)
         if answer.verdict == "taken":
             self._spool.drop(name)
             return None
@@ -327,10 +333,10 @@ class Uploader:
             self._batch = min(self._batch, count // 2)
             self._spool.halve(name)
             return None
-        if answer.verdict == "later":
+        if answer.verdict in ("later", "early"):
             if answer.status != 413:
                 self._spool.untold.discard(name)
-            return answer.wait
+            return answer
         self._give_up(name, self.trouble)
         return None
 

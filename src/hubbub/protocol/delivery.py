@@ -6,7 +6,9 @@ right type and repeats the batch's id, which is random and which nobody else has
 
 - 200, `application/json`, with "batch" the id and "accepted" a number: the batch is on the collector's disk;
 - 409, 413 or 422, `application/problem+json`, with "batch" the id and "status" the same number: it will never be
-  taken as it is (413: a smaller one may be).
+  taken as it is (413: a smaller one may be);
+- 429 of the same form, with "begins" a day: its period has not begun, by the collector's clock. It is kept and sent
+  again, but it alone: other batches need not wait for it.
 
 Everything else says nothing about the batch, which is kept and sent again. Redirects are not followed: the token and
 the reports are for the address that was given.
@@ -27,7 +29,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from hubbub.primitives.errors import Refused
 
-Verdict = Literal["taken", "too large", "refused", "later"]
+Verdict = Literal["taken", "too large", "refused", "early", "later"]
 
 #: The header that names a batch, and what a name may be.
 BATCH_HEADER = "Hubbub-Batch"
@@ -201,5 +203,7 @@ def judge(status: int, media: str, body: bytes, batch: str) -> Verdict:
     if status == 200 and kind == "application/json" and type(said.get("accepted")) is int:
         return "taken"
     if kind == "application/problem+json" and said.get("status") == status:
+        if status == 429 and isinstance(said.get("begins"), str):
+            return "early"
         return _FINAL.get(status, "later")
     return "later"

@@ -41,6 +41,16 @@ _LENGTHS = {"once": (), "day": (10, 7, 4), "week": (8, 4), "month": (7, 4)}
 _PERIOD = re.compile("[12][0-9]{3}(-(W[0-9]{2}|[0-9]{2}(-[0-9]{2})?))?")
 
 
+class NotBegun(Refused):
+    """A period that lies in the future, by some clock: what was refused now may be taken later."""
+
+    def __init__(self, period: str, begins: datetime.date) -> None:
+        super().__init__(
+            f"The batch is of {period}, which has not begun: the clock of the device, or of this service, is wrong."
+        )
+        self.begins = begins
+
+
 class Stratum(NamedTuple):
     """Values of the task's labels, in the order of the labels' names, and a period; empty where it is not told."""
 
@@ -122,7 +132,7 @@ def stratum_of(task: Task, labels: str, period: str, today: datetime.date) -> St
     A batch that names no period belongs to today's. One that names a period which is over is late: it is counted in the
     longer period that contains it, so nothing is lost, and nothing that was said of the old one changes any more. If
     that was long ago the device's clock was never set, and its period counts as not told. A period of the future is
-    refused: some clock is wrong.
+    `NotBegun`: some clock is wrong, and nobody knows which.
     """
     combination = labels_in(task, labels)
     if task.period == "once":
@@ -139,9 +149,7 @@ def stratum_of(task: Task, labels: str, period: str, today: datetime.date) -> St
             f"{visible(period[:20])!r} is no period of task {task.name!r}, which has one a {task.period}."
         )
     if not has_begun(period, today):
-        raise Refused(
-            f"The batch is of {period}, which has not begun: the clock of the device, or of this service, is wrong."
-        )
+        raise NotBegun(period, first)
     return Stratum(combination, longer(period) if (today - first).days <= _LATEST_DAYS else "")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from hubbub.primitives.arrays import Floats, Int64s
 
@@ -87,22 +87,24 @@ def unevenness(counts: Int64s, reports: int, law: float | Floats) -> float:
         mean, size = reports * chance, len(chosen)
         top = int(stats.poisson.isf(_CUT, mean)) + 2
         numbers = np.arange(top + 1)
-        chances = stats.poisson.pmf(numbers, mean)
-        chances[top] = stats.poisson.sf(top - 1, mean)
+        chances = stats.poisson.logpmf(numbers, mean)  # that of 0 is no float where thousands are expected
+        chances[top] = stats.poisson.logsf(top - 1, mean)
         scores = (numbers - mean) ** 2 - numbers
         scores[int(mean) :] = np.maximum.accumulate(scores[int(mean) :])
         total += float(np.bincount(np.minimum(chosen, top), minlength=top + 1) @ scores)
         tables.append((size, chances, scores))
-    expected = sum(size * float(chances @ scores) for size, chances, scores in tables)
-    spread = sum(size * float(chances @ (scores - chances @ scores) ** 2) for size, chances, scores in tables)
+    means = [float(np.exp(chances) @ scores) for _, chances, scores in tables]
+    expected = sum(size * mean for (size, _, _), mean in zip(tables, means, strict=True))
+    spread = sum(
+        size * float(np.exp(chances) @ (scores - mean) ** 2)
+        for (size, chances, scores), mean in zip(tables, means, strict=True)
+    )
     way = 1.0 if total > expected else -1.0
     best = 0.0
     for tilt in np.geomspace(0.05, 40, _TILTS) / math.sqrt(max(spread, 1e-300)):
         exponent = -way * tilt * total
         for size, chances, scores in tables:
-            shifted = way * tilt * scores
-            top_score = float(shifted.max())
-            exponent += size * (math.log(float(chances @ np.exp(shifted - top_score))) + top_score)
+            exponent += size * float(special.logsumexp(chances + way * tilt * scores))
         best = min(best, exponent)
     price = 0.5 * math.log(2 * math.pi * max(reports, 1)) + 1 / (12 * max(reports, 1))
     return math.exp(min(0.0, math.log(2) + price + best))

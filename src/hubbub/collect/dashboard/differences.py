@@ -41,7 +41,7 @@ def moved(
     """
     if task.period == "once" or (task.keys.kind != "closed" and not view.keys):
         return None
-    step = step_before(task, selection.strata, selection.choice)
+    step = step_before(task, selection.strata, selection.choice, selection.today)
     if step is None:
         return None
     choice = beside(selection.choice, PERIOD)

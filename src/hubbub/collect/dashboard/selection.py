@@ -36,6 +36,7 @@ class Selection:
     silent: str
     strata: Mapping[Stratum, Shelf]
     reports: int
+    today: datetime.date
 
     def query(self, **more: Any) -> str:
         """How files of the same groups are asked for."""
@@ -53,7 +54,7 @@ def query_of(choice: Choice, **more: Any) -> str:
 def selected(service: Service, task: Task, view: View) -> Selection:
     """What an address asks for, looked up in the store."""
     there = service.sums.strata(task) if task.labels or task.period != "once" else {}
-    choice = Choice()
+    choice, today = Choice(), service.clock.days()[1]
     try:
         choice = view.choice()
         chosen = choice.of(task, there)
@@ -61,14 +62,14 @@ def selected(service: Service, task: Task, view: View) -> Selection:
         if not choice.everything:
             service.check_enough(task, reports)
     except Refused as problem:
-        return Selection(choice, str(problem), there, 0)
-    return Selection(choice, "", there, reports)
+        return Selection(choice, str(problem), there, 0, today)
+    return Selection(choice, "", there, reports, today)
 
 
 def panel(service: Service, task: Task, view: View, selection: Selection) -> dict[str, Any]:
     """What can be chosen, and what is."""
     there, choice = selection.strata, selection.choice
-    periods = own_periods(task, there)
+    periods = own_periods(task, there, selection.today)
     asked = bool(view.where or view.period or view.since or view.until or view.by)
     return {
         "offered": bool(task.labels) or len(periods) > 1 or asked,
@@ -176,5 +177,5 @@ def _before(task: Task, view: View, selection: Selection) -> tuple[str, str] | N
     """The latest period of what is chosen, and the address where it is compared with the one before."""
     if selection.silent or task.period == "once":
         return None
-    step = step_before(task, selection.strata, selection.choice)
+    step = step_before(task, selection.strata, selection.choice, selection.today)
     return (step[1], view.address(by=PERIOD, first=step[0], second=step[1])) if step else None
