@@ -229,6 +229,11 @@ STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
             PRIMARY KEY (task, token)
         )""",
     ),
+    (
+        # What tells a shelf from an earlier one of the same name; and what waits, stratum by stratum.
+        "ALTER TABLE strata ADD COLUMN mark BIGINT NOT NULL DEFAULT 0",
+        "CREATE INDEX log_strata ON log (task, stratum, period, seq, count)",
+    ),
 )
 
 

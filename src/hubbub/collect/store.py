@@ -34,12 +34,12 @@ from hubbub.collect.segments import (
     lot_in,
     name_of,
 )
-from hubbub.collect.shelves import Grow, Shelf, Shelves, all_names, shelves_of
+from hubbub.collect.shelves import MOST_LOTS, Shelf, Shelves, all_names, hold, shelves_of
 from hubbub.collect.transactions import Unavailable as Unavailable
 from hubbub.collect.transactions import places
 
-#: Lots that are folded at a time; databases limit the parameters of a statement.
-_MOST_LOTS = 10_000
+#: Bytes of a state that has no array to add to: it consists of the task's reports.
+BARE = 24
 _GENERATION = "(SELECT value FROM meta WHERE name = 'generation')"
 
 
@@ -213,13 +213,15 @@ class Store(Shelves):
             return connection.execute(sql.select(sql.func.max(log.c.seq))).scalar() or 0
 
     def unfolded(
-        self, task: str, last: int, most: int, least: int = 1, stratum: str | None = None
+        self, task: str, last: int, most: int, least: int = 1, strata: Sequence[str] | None = None
     ) -> list[Unfolded]:
         """Lots up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes.
 
-        They have at least `least` reports, if there are so many, and are of one stratum, if that is named.
+        They have at least `least` reports, if there are so many. If one stratum is named, they are of that; if several
+        are (`waiting_together`), they are all that these have.
         """
-        mine = sql.true() if stratum is None else log.c.stratum == stratum
+        mine = sql.true() if strata is None else log.c.stratum.in_(strata)
+        several = strata is not None and len(strata) > 1
         query = (
             log.select()
             .where(log.c.task == task, log.c.seq <= last, mine)
@@ -231,7 +233,7 @@ class Store(Shelves):
             for row in rows:
                 found.append(Unfolded(row.seq, lot_in(row, task, row.stratum)))
                 most, least = most - len(row.payload), least - found[-1].lot.count
-                if least <= 0 and (most <= 0 or len(found) >= _MOST_LOTS):
+                if not several and least <= 0 and (most <= 0 or len(found) >= MOST_LOTS):
                     break
         return found
 
@@ -294,13 +296,12 @@ class Store(Shelves):
         arrived: dict[int, int],
         closed: dict[int, bytes],
         most_states: int,
-        grown: Mapping[str, Grow] | None = None,
     ) -> bool:
         """Replace snapshot `old` by `new`, with what it takes from the log, or do nothing if `old` is not the newest.
 
         `folded` are the lots that are in it now, `kept` what stays of their reports, `arrived` counts their reports by
-        period, `closed` has compressed states of periods that ended, and `grown` makes sums of strata whose reports are
-        not kept. Periods after the new one's are a mistake of some clock: what they count is counted in the new one.
+        period, and `closed` has compressed states of periods that ended. Periods after the new one's are a mistake of
+        some clock: what they count is counted in the new one.
         """
         with self.writing() as connection:
             row = {**asdict(new), "payload": payload}
@@ -311,13 +312,13 @@ class Store(Shelves):
                 change = self.insert(states).values(task=task, **row).on_conflict_do_nothing()
             if connection.execute(change.returning(states.c.version)).scalar() is None:
                 return False
-            for start in range(0, len(folded), _MOST_LOTS):
-                places = [lot.seq for lot in folded[start : start + _MOST_LOTS]]
+            for start in range(0, len(folded), MOST_LOTS):
+                places = [lot.seq for lot in folded[start : start + MOST_LOTS]]
                 assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
             counts: Counter[str] = Counter()
             for found in folded:
                 counts[found.lot.stratum] += found.lot.count
-            self.fill_shelves(connection, task, counts, kept, grown or {})
+            self.fill_shelves(connection, task, counts, kept)
             for period, reports in sorted(arrived.items()):
                 connection.execute(self._add(history, {"task": task, "period": period}, reports=reports))
             if new.period is not None and (old.period or 0) > new.period:
@@ -337,8 +338,7 @@ class Store(Shelves):
         own = segments.c.task.in_(all_names(task))
         arrived = _total(history.c.reports, history.c.task == task)
         with self.writing() as connection:
-            newest = sql.select(states.c.version).where(states.c.task == task)
-            connection.execute(newest.with_for_update())  # before all else, as `advance` does
+            hold(connection, task)
             there, wanted = connection.execute(sql.select(_total(segments.c.count, own), arrived)).one()
             if there < wanted:
                 return False
