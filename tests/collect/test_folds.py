@@ -187,6 +187,22 @@ def test_no_two_readings_differ_by_a_few_of_a_stratum(
     assert shown[-1].total() > 300
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_small_segments_become_one(opened: Opener, store_url: str, kept: bool) -> None:
+    """However often a few reports are folded, their stratum is in a few segments, none of them lost."""
+    task, store = labelled(keep_reports=kept), opened(store_url)
+    folder, batches, most = folder_for(store, task), [], 0
+    for number in range(60):
+        more = [batch(task, 2 * number + place, GROUPS[place], 1 + number % 3) for place in range(2)]
+        store.append(more)
+        batches += more
+        folder.fold(task)
+        most = max(most, len(kept_rows(store)))
+    assert 32 <= most < 2 * 50
+    assert len(kept_rows(store)) < 2 * 33
+    check_all(store, task, batches)
+
+
 # Reports that are not kept
 
 
@@ -210,7 +226,7 @@ def test_reports_go_when_they_are_in_a_sum(opened: Opener, store_url: str) -> No
         with store.writing() as connection:
             lots = [lot for _, lot in packing.after(connection, shelf.name, 0, shelf.stratum)]
             connection.execute(segments.delete().where(segments.c.task == shelf.name))
-            packing.extend(connection, shelf.name, packing.Lot.joined(lots))
+            packing.extend(connection, shelf.name, lots)
         total = sums.of(task, [shelf])
         assert total.count == 10
         store.keep_sum(shelf, folding.sealed(task, total))

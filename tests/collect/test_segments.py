@@ -63,8 +63,8 @@ def test_a_lot_tells_its_batches_apart() -> None:
 def test_many_small_lots_are_one_change_of_a_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty uploads that came one by one and then a fold: the last segment is written once, not forty times."""
     changes: list[int] = []
-    extend = packing.extend
-    monkeypatch.setattr(packing, "extend", lambda *given: (changes.append(given[2].count), extend(*given)))
+    put = packing.put
+    monkeypatch.setattr(packing, "put", lambda *given: (changes.append(given[1][0][2].count), put(*given)))
     task = collected_task()
     name, reports = task.digest.hex(), some_reports(task, 40, seed=3)
     with closing(Store(f"sqlite:///{tmp_path}/s.db")) as store:

@@ -67,7 +67,7 @@ def _move_reports(connection: Connection, rows: list[Any]) -> None:
             received, [(name_of(row["batch"]), row["count"], bytes(row["payload"])) for row in group]
         )
         if folded:
-            extend(connection, task, lot)
+            extend(connection, task, [lot])
         else:
             connection.execute(log.insert().values(task=task, **lot.row()))
 

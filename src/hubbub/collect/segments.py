@@ -190,46 +190,70 @@ def lot_in(row: Any, task: str, stratum: str = "") -> Lot:
     return lot
 
 
-def extend_by_all(connection: sql.Connection, task: str, lots: Sequence[Lot], begin_at: int = 0) -> None:
-    """Append lots to a task's segments. Many small ones of a period are joined first: each costs a whole segment.
-
-    The number of the first report is `begin_at` at least: there may have been others, which are gone.
-    """
+def joined_lots(lots: Sequence[Lot]) -> Iterator[Lot]:
+    """The same reports in fewer lots: those of a period that follow one another become one while they are small."""
     begin = size = 0
     for place, lot in enumerate(lots, 1):
         size += len(lot.payload) + len(lot.names)
         if place == len(lots) or lots[place].period != lot.period or size >= SEGMENT:
-            extend(connection, task, Lot.joined(lots[begin:place]), begin_at)
+            yield Lot.joined(lots[begin:place])
             begin, size = place, 0
 
 
-# Statements that are run for every stratum of a fold are put together once.
+# Statements that are run again and again are put together once.
 _MINE = segments.c.task == sql.bindparam("name")
 _FROM = _MINE & (segments.c.first >= sql.bindparam("begin"))
 _SIZE = sql.func.length(segments.c.payload) + sql.func.length(segments.c.names)
 _LAST = sql.select(segments.c.first, segments.c.count, segments.c.period, _SIZE).where(_MINE)
-_LAST = _LAST.order_by(segments.c.first.desc()).limit(_MOST_SMALL)
+_LAST = _LAST.order_by(segments.c.first.desc()).limit(4 * _MOST_SMALL)
+_END = sql.select(segments.c.first + segments.c.count).where(_MINE).order_by(segments.c.first.desc()).limit(1)
 _ALL, _GONE = segments.select().where(_FROM).order_by(segments.c.first), segments.delete().where(_FROM)
 _NEW = segments.insert()
 
 
-def extend(connection: sql.Connection, task: str, lot: Lot, begin_at: int = 0) -> None:
-    """Append reports to a task's segments, in a new one, which is joined with the last ones if many are small.
+def extend(connection: sql.Connection, task: str, lots: Sequence[Lot], begin_at: int = 0) -> None:
+    """Append lots to a task's segments.
+
+    The number of the first report is `begin_at` at least: there may have been others, which are gone.
+    """
+    for lot in joined_lots(lots):
+        end = connection.execute(_END, {"name": task}).scalar() or 0
+        put(connection, [(task, max(end, begin_at), lot)])
+        join_small(connection, task, lot.stratum)
+
+
+def put(connection: sql.Connection, rows: Sequence[tuple[str, int, Lot]]) -> None:
+    """Write new segments: task, number of the first report, reports."""
+    if rows:
+        connection.execute(_NEW, [{"task": task, "first": first, **lot.row()} for task, first, lot in rows])
+
+
+def join_small(connection: sql.Connection, task: str, stratum: str = "") -> None:
+    """Make one of the last segments, if many of them are small.
 
     So there are few small ones, and each is written again once for many lots that come.
     """
-    last = connection.execute(_LAST, {"name": task}).all()
-    first = begin = max(last[0].first + last[0].count if last else 0, begin_at)
-    small = 0
-    for each in last:
-        if each.first + each.count == begin and each.period == lot.period and each[3] < SEGMENT:
-            begin, small = each.first, small + 1
-    if small == _MOST_SMALL:
-        place = {"name": task, "begin": begin}
-        lots = [lot_in(row, task, lot.stratum) for row in connection.execute(_ALL, place)]
+    small: list[Any] = []
+    for each in connection.execute(_LAST, {"name": task}):
+        if each[3] >= SEGMENT or (
+            small and (each.period, each.first + each.count) != (small[-1].period, small[-1].first)
+        ):
+            break
+        small.append(each)
+    if len(small) > _MOST_SMALL:
+        place = {"name": task, "begin": small[-1].first}
+        lots = [lot_in(row, task, stratum) for row in connection.execute(_ALL, place)]
         connection.execute(_GONE, place)
-        first, lot = begin, Lot.joined([*lots, lot])
-    connection.execute(_NEW, {"task": task, "first": first, **lot.row()})
+        put(connection, [(task, small[-1].first, Lot.joined(lots))])
+
+
+def crowded(total: int, count: int) -> bool:
+    """Whether it is time to `join_small`, of a shelf that has `total` reports with the `count` that were just added.
+
+    It is after every so many lots, if they are alike: looking after each would take longer than adding it.
+    """
+    step = _MOST_SMALL * count
+    return total // step > (total - count) // step
 
 
 def drop_nameless(connection: sql.Connection, task: str, number: int, stratum: str = "") -> None:
@@ -243,7 +267,7 @@ def drop_nameless(connection: sql.Connection, task: str, number: int, stratum: s
             lot, count=lot.count - gone, payload=lot.payload[gone * len(lot.payload) // lot.count :]
         )
         connection.execute(segments.delete().where(own & (segments.c.first == torn.first)))
-        connection.execute(_NEW, {"task": task, "first": number, **rest.row()})
+        put(connection, [(task, number, rest)])
 
 
 def after(connection: sql.Connection, task: str, number: int, stratum: str = "") -> list[tuple[int, Lot]]:

@@ -27,7 +27,18 @@ from typing import NamedTuple
 import sqlalchemy as sql
 
 from hubbub.collect.database import log, segments, states, strata
-from hubbub.collect.segments import Lot, after, batches_after, drop_nameless, extend_by_all, lot_in
+from hubbub.collect.segments import (
+    Lot,
+    after,
+    batches_after,
+    crowded,
+    drop_nameless,
+    extend,
+    join_small,
+    joined_lots,
+    lot_in,
+    put,
+)
 from hubbub.collect.transactions import Database, places
 
 #: Lots that are folded at a time; databases limit the parameters of a statement.
@@ -175,11 +186,20 @@ class Shelves(Database):
         by_stratum: dict[str, list[Lot]] = defaultdict(list)
         for lot in kept:
             by_stratum[lot.stratum].append(lot)
-        extend_by_all(connection, task, by_stratum[""])
+        extend(connection, task, by_stratum[""])
         told = {stratum: count for stratum, count in folded.items() if stratum}
+        rows: list[tuple[str, int, Lot]] = []
+        many: list[tuple[str, str]] = []
         for stratum, total in self._count_more(connection, task, told):
-            name = shelf_name(task, stratum)
-            extend_by_all(connection, name, by_stratum[stratum], total - told[stratum])
+            name, first = shelf_name(task, stratum), total - told[stratum]
+            for lot in joined_lots(by_stratum[stratum]):
+                rows.append((name, first, lot))
+                first += lot.count
+            if crowded(total, told[stratum]):
+                many.append((name, stratum))
+        put(connection, rows)
+        for name, stratum in many:
+            join_small(connection, name, stratum)
 
     def _put_sum(self, connection: sql.Connection, shelf: Shelf, payload: bytes) -> None:
         """The sum of all reports of a shelf, in place of the one before and of reports that are not to be kept."""
@@ -218,7 +238,7 @@ class Shelves(Database):
                 segments.select().where(mine).order_by(segments.c.first).limit(1)
             ).one_or_none():
                 lot = replace(lot_in(row, task, old.stratum), stratum=new.stratum)
-                extend_by_all(connection, new.name, [lot], begin_at)
+                extend(connection, new.name, [lot], begin_at)
                 connection.execute(segments.delete().where(mine & (segments.c.first == row.first)))
             connection.execute(states.delete().where(states.c.task == old.name))
             gone = (strata.c.task == task) & (strata.c.stratum == old.stratum)

@@ -106,7 +106,7 @@ class Store(Shelves):
             known = {name: Known(first[name].checksum[:BODY]) for name in fresh}
             for name in first.keys() - fresh - refused:
                 known[name] = Known(None if name in expired else body_of(connection, name))
-            self._write_lots(connection, [(name, first[name]) for name in sorted(fresh)])
+            self._write_batches(connection, [(name, first[name]) for name in sorted(fresh)])
         self.look()  # before anything of this is acknowledged
         outcomes: list[Outcome] = []
         for name, batch in zip(names, group, strict=True):
@@ -158,7 +158,7 @@ class Store(Shelves):
         found = self.ask(connection, f"{statement} RETURNING task, day, name", values)
         return {(task, day, bytes(name)) for task, day, name in found}
 
-    def _write_lots(self, connection: sql.Connection, batches: Sequence[tuple[Id, Batch]]) -> None:
+    def _write_batches(self, connection: sql.Connection, batches: Sequence[tuple[Id, Batch]]) -> None:
         """Reports as one lot per task, period and stratum, and what is counted of their batches."""
         lots: dict[tuple[str, int, str], list[Named]] = defaultdict(list)
         refused: Counter[tuple[str, str]] = Counter()
@@ -171,18 +171,22 @@ class Store(Shelves):
                 refused[batch.task, reason] += count
             if batch.crowd:
                 mixed[batch.task, batch.label].append(batch.crowd)
-        for (task, period, stratum), own in sorted(lots.items()):
-            for part in in_parts(own):
-                self.write_lot(connection, task, Lot.of(period, part, stratum))
+        made = [
+            (task, Lot.of(period, part, stratum))
+            for (task, period, stratum), own in sorted(lots.items())
+            for part in in_parts(own)
+        ]
+        self.write_lots(connection, made)
         self.note_rejects(connection, refused)
         for (task, label), sizes in sorted(mixed.items()):
             note_crowds(self, connection, task, label, sizes)
 
-    def write_lot(self, connection: sql.Connection, task: str, lot: Lot) -> None:
-        """Append a lot to the log."""
-        columns = "task, stratum, period, count, names, sizes, payload, checksum"
-        row = (task, lot.stratum, *lot.row().values())
-        self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(8)})", row)
+    def write_lots(self, connection: sql.Connection, lots: Sequence[tuple[str, Lot]]) -> None:
+        """Append lots of tasks to the log."""
+        if lots:
+            columns = "task, stratum, period, count, names, sizes, payload, checksum"
+            rows = [(task, lot.stratum, *lot.row().values()) for task, lot in lots]
+            self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(8)})", rows)
 
     def note_rejects(self, connection: sql.Connection, refused: Mapping[tuple[str, str], int]) -> None:
         """Count refused reports by task and reason."""
