@@ -34,6 +34,7 @@ import scaling
 import sdpfe
 import shorter
 import shuffle
+import strata
 import tables
 from hubbub.primitives.envelope import write_atomic
 from page import Result, Section, load, run, save, write_page
@@ -56,6 +57,7 @@ SECTIONS: tuple[Section, ...] = (
     release.SECTION,
     ingest.SECTION,
     ingest.SINGLES,
+    strata.SECTION,
     lake.SECTION,
     tables.SECTION,
     capacity.SECTION,

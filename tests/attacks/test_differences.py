@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from collecting import Collector, collected_task, collecting, some_reports
 
-from hubbub.collect import ingest, store
+from hubbub.collect import ingest, shelves, store
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.snapshots import Folder
 from hubbub.collect.store import Store
@@ -81,7 +81,8 @@ def look(both: list[Collector], analyst: str, shown: dict[int, list[Any]], arriv
 
 def test_a_large_minimum_and_many_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More batches make one step than a statement can name."""
-    monkeypatch.setattr(store, "_MOST_LOTS", 7)
+    for module in (shelves, store):
+        monkeypatch.setattr(module, "MOST_LOTS", 7)
     task = collected_task(minimum_reports=50)
     with collecting(f"sqlite:///{tmp_path}/s.db", task, fold_every=60) as collector:
         reports = some_reports(task, 120)

@@ -172,11 +172,18 @@ def test_a_damaged_sum_without_reports_is_said(opened: Opener, store_url: str) -
     task, store = labelled(keep_reports=False), opened(store_url)
     store.append(some(task))
     Folder(store, [task], Metrics()).fold(task)
+    Sums(store).keep_up(task)
     with store.writing() as connection:
         name = shelf_name(task.digest.hex(), text_of(task, at("de")))
         connection.execute(states.update().where(states.c.task == name).values(payload=b"nonsense"))
     with pytest.raises(Damaged, match="restore the store"):
         Sums(store).state(task, [at("de")])
+    store.append([batch(task, 20, at("de")), batch(task, 21, at("fr"))])
+    Folder(store, [task], Metrics()).fold(task)
+    Sums(store).keep_up(task)  # of the others
+    assert [store.head(shelf.name).count == shelf.reports for shelf in store.shelves(task.digest.hex())] == [
+        "country=de,version=1@" not in shelf.stratum for shelf in store.shelves(task.digest.hex())
+    ]
 
 
 def test_a_changed_report_is_noticed_where_it_is(opened: Opener, store_url: str) -> None:

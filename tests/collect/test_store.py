@@ -242,22 +242,26 @@ def test_history_is_thinned_evenly(opened: Opener, store_url: str, monkeypatch: 
 
 
 def test_folding_looks_at_unfolded_batches_only(opened: Opener, tmp_path: Path) -> None:
-    """However much there is: both questions are answered from the log alone, in the order of its index."""
+    """However much there is: all questions are answered from the log alone, in the order of its indexes."""
     store = opened(f"sqlite:///{tmp_path}/s.db")
     store.append([batch(1)])
     asked: list[str] = []
     sql.event.listen(store.engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
     assert store.waiting(NAME)
     store.unfolded(NAME, store.last(), 10)
+    store.unfolded(NAME, store.last(), 10, strata=["country=de"])
     queries = [query for query in asked if query.startswith("SELECT")]
-    assert len(queries) == 3
+    assert len(queries) == 5
     with store.reading() as connection:
         for query in queries:
-            places = (NAME, 1, 0)[: query.count("?")]
+            places = (NAME, 1, "country=de")[: query.count("?")]
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}", places).all()
             assert len(plan) == 1
             assert plan[0][3].startswith("SEARCH log")
-            assert ("log_order (task=?" in plan[0][3]) == ("WHERE" in query)
+            index = "log_order (task=?"
+            index = "log_strata (task=?" if "sum(" in query else index
+            index = "log_strata (task=? AND stratum=?" if " IN (" in query else index
+            assert (index in plan[0][3]) == ("WHERE" in query)
 
 
 # Damage

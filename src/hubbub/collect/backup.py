@@ -38,7 +38,7 @@ from hubbub.collect.database import (
 from hubbub.collect.integrity import damaged_pages
 from hubbub.collect.segments import Damaged, lot_in
 from hubbub.collect.shelves import Shelf, shelves_of
-from hubbub.collect.store import Store, Unavailable
+from hubbub.collect.store import BARE, Store, Unavailable
 from hubbub.collect.tokens import tokens
 from hubbub.primitives.envelope import refuse_ending, unseal
 from hubbub.primitives.errors import Refused
@@ -198,30 +198,32 @@ def check(url: str) -> Found:
 
 def _check_task(connection: sql.Connection, task: str, purged: int, problems: list[str]) -> int:
     """How many reports a task has, waiting ones included."""
-    shelves, kept = shelves_of(connection, task), 0
+    shelves, kept, named = shelves_of(connection, task), 0, False
+    counted, bare = _summed(connection, task, f"The state of task {task}", problems)
     for shelf in (Shelf("", task, 0), *shelves):
-        ends = None
+        what, ends, summed = f"{shelf.stratum or 'reports'} of task {task}", None, 0
+        if shelf.stratum:
+            summed, _ = _summed(connection, shelf.name, f"The sum of {what}", problems)
+        reach = summed  # all before are in the sum, or here
         for row in _rows(connection, segments, shelf.name, segments.c.first):
             kept += _sound(row, task, problems, shelf.stratum)
-            if ends is not None and row.first != ends and not purged:
-                problems.append(f"Reports {ends} to {row.first} of task {task} are missing.")
+            named |= len(row.names) > 0
+            if row.first > reach and shelf.stratum:
+                problems.append(f"Reports {reach} to {row.first} of {what} are neither kept nor in its sum.")
+            elif ends is not None and row.first != ends and not purged:
+                problems.append(f"Reports {ends} to {row.first} of {what} are missing.")
             ends = row.first + row.count
+            reach = max(reach, ends)
+        if shelf.stratum and reach != shelf.reports:
+            problems.append(f"{reach} of {shelf.reports} reports of {what} are kept, or in its sum.")
     log_rows = _rows(connection, log, task, log.c.seq)
     waiting = sum(_sound(row, task, problems, row.stratum) for row in log_rows)
-    counted = _summed(connection, task, f"The state of task {task}", problems)
-    for shelf in shelves:
-        if (
-            _summed(connection, shelf.name, f"The sum of {shelf.stratum} of task {task}", problems)
-            > shelf.reports
-        ):
-            problems.append(
-                f"The sum of {shelf.stratum} of task {task} has more than its {shelf.reports} reports."
-            )
     if sum(shelf.reports for shelf in shelves) > counted:
         problems.append(f"The groups of task {task} have more reports than its state.")
     query = sql.select(sql.func.coalesce(sql.func.sum(history.c.reports), 0)).where(history.c.task == task)
     arrived = int(connection.execute(query).scalar_one())
-    if counted != arrived or (kept and kept + purged != arrived):
+    # Without names they are of a task that keeps none, and wait for a sum; unless they are all there is.
+    if counted != arrived or (kept and (named or bare) and kept + purged != arrived):
         there = f"{counted} reports are in the state of task {task}, {kept} are kept and {purged} purged"
         problems.append(f"{there}, but {arrived} have arrived.")
     return arrived + waiting
@@ -232,16 +234,17 @@ def _rows(connection: sql.Connection, table: sql.Table, task: str, order: Any) -
     yield from connection.execution_options(yield_per=8).execute(query)
 
 
-def _summed(connection: sql.Connection, name: str, what: str, problems: list[str]) -> int:
-    """How many reports are in a stored state."""
+def _summed(connection: sql.Connection, name: str, what: str, problems: list[str]) -> tuple[int, bool]:
+    """How many reports are in a stored state, and whether it consists of them."""
     state = connection.execute(states.select().where(states.c.task == name)).one_or_none()
     if state is None or state.payload is None:
-        return 0
+        return 0, False
     try:
-        return unseal(bytes(state.payload), what, STATE).count
+        found = unseal(memoryview(state.payload), what, STATE)
     except Refused as problem:
         problems.append(str(problem))
-        return 0
+        return 0, False
+    return found.count, len(found.payload) == BARE
 
 
 def _sound(row: Any, task: str, problems: list[str], stratum: str) -> int:

@@ -28,7 +28,7 @@ ids = table("ids", {"task": _INT, "day": _INT, "name": _BYTES}, body=_BYTES)
 _LOT: dict[str, Any] = {"names": _BYTES, "sizes": _BYTES, "payload": _BYTES, "checksum": _BYTES}
 log = table("log", {"seq": _BIG}, task=_TEXT, period=_BIG, count=_INT, stratum=_TEXT, **_LOT)
 #: Reports and sums (in `states`) of a stratum are under the name of its shelf, in place of the task's digest.
-strata = table("strata", {"task": _TEXT, "stratum": _TEXT}, shelf=_TEXT, count=_BIG)
+strata = table("strata", {"task": _TEXT, "stratum": _TEXT}, shelf=_TEXT, count=_BIG, mark=_BIG)
 segments = table("segments", {"task": _TEXT, "first": _BIG}, period=_BIG, count=_INT, **_LOT)
 crowds = table("crowds", {"task": _TEXT}, smallest=_BIG, reports=_BIG)
 #: The same by the period that the reports are of.

@@ -67,7 +67,7 @@ def _move_reports(connection: Connection, rows: list[Any]) -> None:
             received, [(name_of(row["batch"]), row["count"], bytes(row["payload"])) for row in group]
         )
         if folded:
-            extend(connection, task, lot)
+            extend(connection, task, [lot])
         else:
             connection.execute(log.insert().values(task=task, **lot.row()))
 
@@ -228,6 +228,11 @@ STEPS: tuple[tuple[str | Callable[[Connection], None], ...], ...] = (
             count BIGINT NOT NULL,
             PRIMARY KEY (task, token)
         )""",
+    ),
+    (
+        # What tells a shelf from an earlier one of the same name; and what waits, stratum by stratum.
+        "ALTER TABLE strata ADD COLUMN mark BIGINT NOT NULL DEFAULT 0",
+        "CREATE INDEX log_strata ON log (task, stratum, period, seq, count)",
     ),
 )
 

@@ -157,9 +157,8 @@ def _count(store: Store, connection: sql.Connection, last: Part, crowd: bytes) -
         for reason, number in rejects.items():
             refused[batch.task, reason] += number
         if count:
-            store.write_lot(
-                connection, batch.task, Lot.of(batch.received, [(crowd, count, payload)], batch.stratum)
-            )
+            lot = Lot.of(batch.received, [(crowd, count, payload)], batch.stratum)
+            store.write_lots(connection, [(batch.task, lot)])
 
     for number in range(last.parts - 1):
         place = (parts.c.task == batch.task) & (parts.c.crowd == crowd) & (parts.c.part == number)

@@ -22,13 +22,10 @@ from hubbub.collect.database import history, ids, segments, states, tasks
 from hubbub.collect.parts import drop_unfinished
 from hubbub.collect.segments import day_number
 from hubbub.collect.shelves import Shelf, shelves_of
-from hubbub.collect.store import Store
+from hubbub.collect.store import BARE, Store
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import STATE
-
-#: Bytes of a state that has no array to add to: it consists of the task's reports.
-_BARE = 24
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def _drop_reports(connection: sql.Connection, task: str, before: int) -> int:
         return 0
     if state.epoch < 0:
         raise Refused(f"Task {task} was collected by an older version: start the service once, then purge.")
-    if len(unseal(bytes(state.payload), "The stored state", STATE).payload) == _BARE:
+    if len(unseal(bytes(state.payload), "The stored state", STATE).payload) == BARE:
         raise Refused(f"The state of task {task} consists of its reports, so they cannot be dropped.")
     dropped = 0
     for shelf in (Shelf("", task, 0), *shelves_of(connection, task)):

@@ -1,10 +1,11 @@
 """Reports on disk, many batches to a row.
 
 Reports are kept one batch after another in lots. What has just arrived waits in the log, a lot for every commit;
-once it is in the state, it is appended to the task's segments, each of one period and about `SEGMENT` bytes. A segment
-that is full is never written again, so adding a report costs the same however many there are.
+once it is in the state, it is appended to the task's segments, each of one period and about `SEGMENT` bytes but for the
+last ones. A segment that is full is never written again, so adding a report costs the same however many there are.
 
-Where reports have labels or periods, each stratum has segments of its own (`hubbub.collect.shelves`).
+Where reports have labels or periods, each stratum has segments of its own (`hubbub.collect.shelves`). Those of tasks
+that keep no reports have no names of batches, and go when they are in a sum.
 
 Of a batch's id a digest of 12 bytes is kept: it tells batches apart (a million million of them share one with
 probability 1e-5), and what the sender wrote into its id is nowhere on disk.
@@ -16,7 +17,7 @@ import datetime
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Literal
@@ -30,6 +31,8 @@ from hubbub.primitives.arrays import Bytes
 
 #: Bytes of reports and names from which on a segment is full.
 SEGMENT = 1 << 18
+#: Segments with fewer bytes that there may be, one after another.
+_MOST_SMALL = 16
 #: Segments that are read at a time.
 _AT_ONCE = 8
 #: Bytes of reports from which on a lot is large enough.
@@ -187,42 +190,84 @@ def lot_in(row: Any, task: str, stratum: str = "") -> Lot:
     return lot
 
 
-def extend_by_all(connection: sql.Connection, task: str, lots: Sequence[Lot], begin_at: int = 0) -> None:
-    """Append lots to a task's segments. Many small ones of a period are joined first: each costs a whole segment.
-
-    The number of the first report is `begin_at` at least: there may have been others, which are gone.
-    """
+def joined_lots(lots: Sequence[Lot]) -> Iterator[Lot]:
+    """The same reports in fewer lots: those of a period that follow one another become one while they are small."""
     begin = size = 0
     for place, lot in enumerate(lots, 1):
         size += len(lot.payload) + len(lot.names)
         if place == len(lots) or lots[place].period != lot.period or size >= SEGMENT:
-            extend(connection, task, Lot.joined(lots[begin:place]), begin_at)
+            yield Lot.joined(lots[begin:place])
             begin, size = place, 0
 
 
-# Statements that are run for every stratum of a fold are put together once.
+# Statements that are run again and again are put together once.
 _MINE = segments.c.task == sql.bindparam("name")
-_THIS = _MINE & (segments.c.first == sql.bindparam("begin"))
+_FROM = _MINE & (segments.c.first >= sql.bindparam("begin"))
 _SIZE = sql.func.length(segments.c.payload) + sql.func.length(segments.c.names)
 _LAST = sql.select(segments.c.first, segments.c.count, segments.c.period, _SIZE).where(_MINE)
-_LAST = _LAST.order_by(segments.c.first.desc()).limit(1)
-_ONE = segments.select().where(_THIS)
-_COLUMNS = ("period", "count", "names", "sizes", "payload", "checksum")
-_LONGER = segments.update().where(_THIS).values({name: sql.bindparam(f"new_{name}") for name in _COLUMNS})
+_LAST = _LAST.order_by(segments.c.first.desc()).limit(4 * _MOST_SMALL)
+_END = sql.select(segments.c.first + segments.c.count).where(_MINE).order_by(segments.c.first.desc()).limit(1)
+_ALL, _GONE = segments.select().where(_FROM).order_by(segments.c.first), segments.delete().where(_FROM)
 _NEW = segments.insert()
 
 
-def extend(connection: sql.Connection, task: str, lot: Lot, begin_at: int = 0) -> None:
-    """Append reports to a task's segments: to the last one while it is not full and of the same period."""
-    last = connection.execute(_LAST, {"name": task}).one_or_none()
-    end = 0 if last is None else last.first + last.count
-    if last is not None and last.period == lot.period and last[3] < SEGMENT and end >= begin_at:
-        place = {"name": task, "begin": last.first}
-        found = connection.execute(_ONE, place).one()
-        longer = Lot.joined([lot_in(found, task, lot.stratum), lot])
-        connection.execute(_LONGER, {**place, **{f"new_{name}": part for name, part in longer.row().items()}})
-    else:
-        connection.execute(_NEW, {"task": task, "first": max(end, begin_at), **lot.row()})
+def extend(connection: sql.Connection, task: str, lots: Sequence[Lot], begin_at: int = 0) -> None:
+    """Append lots to a task's segments.
+
+    The number of the first report is `begin_at` at least: there may have been others, which are gone.
+    """
+    for lot in joined_lots(lots):
+        end = connection.execute(_END, {"name": task}).scalar() or 0
+        put(connection, [(task, max(end, begin_at), lot)])
+        join_small(connection, task, lot.stratum)
+
+
+def put(connection: sql.Connection, rows: Sequence[tuple[str, int, Lot]]) -> None:
+    """Write new segments: task, number of the first report, reports."""
+    if rows:
+        connection.execute(_NEW, [{"task": task, "first": first, **lot.row()} for task, first, lot in rows])
+
+
+def join_small(connection: sql.Connection, task: str, stratum: str = "") -> None:
+    """Make one of the last segments, if many of them are small.
+
+    So there are few small ones, and each is written again once for many lots that come.
+    """
+    small: list[Any] = []
+    for each in connection.execute(_LAST, {"name": task}):
+        if each[3] >= SEGMENT or (
+            small and (each.period, each.first + each.count) != (small[-1].period, small[-1].first)
+        ):
+            break
+        small.append(each)
+    if len(small) > _MOST_SMALL:
+        place = {"name": task, "begin": small[-1].first}
+        lots = [lot_in(row, task, stratum) for row in connection.execute(_ALL, place)]
+        connection.execute(_GONE, place)
+        put(connection, [(task, small[-1].first, Lot.joined(lots))])
+
+
+def crowded(total: int, count: int) -> bool:
+    """Whether it is time to `join_small`, of a shelf that has `total` reports with the `count` that were just added.
+
+    It is after every so many lots, if they are alike: looking after each would take longer than adding it.
+    """
+    step = _MOST_SMALL * count
+    return total // step > (total - count) // step
+
+
+def drop_nameless(connection: sql.Connection, task: str, number: int, stratum: str = "") -> None:
+    """Forget those of the first `number` reports that are of no named batches: their task keeps no reports."""
+    own = (segments.c.task == task) & (segments.c.names == b"")
+    connection.execute(segments.delete().where(own & (segments.c.first + segments.c.count <= number)))
+    torn = connection.execute(segments.select().where(own & (segments.c.first < number))).one_or_none()
+    if torn is not None:
+        lot, gone = lot_in(torn, task, stratum), number - torn.first
+        rest = replace(
+            lot, count=lot.count - gone, payload=lot.payload[gone * len(lot.payload) // lot.count :]
+        )
+        connection.execute(segments.delete().where(own & (segments.c.first == torn.first)))
+        put(connection, [(task, number, rest)])
 
 
 def after(connection: sql.Connection, task: str, number: int, stratum: str = "") -> list[tuple[int, Lot]]:
@@ -256,8 +301,9 @@ def batches_after(lots: Sequence[tuple[int, Lot]], number: int) -> Iterator[tupl
 class Rows:
     """Reports in memory, in the order of the segments. Whoever was given some may keep them: they never change."""
 
-    def __init__(self, width: int, epoch: int) -> None:
-        self.epoch, self.count = epoch, 0
+    def __init__(self, width: int, of: tuple[int, int]) -> None:
+        """`of` says which reports they are: the snapshot's epoch, and the mark of their shelf."""
+        self.of, self.count = of, 0
         self._room: Bytes = np.empty((1024, width), dtype=np.uint8)
 
     def add(self, reports: bytes | Bytes) -> None:

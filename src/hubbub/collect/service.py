@@ -157,7 +157,7 @@ class Service:
         for task in self.tasks():
             if not self._closing and (task.labels or task.period != "once"):
                 merge_old(self.store, self.sums, task, self.settings.retention, self.clock.days()[0])
-                self.sums.keep_up(task)
+                self.sums.keep_up(task, lambda: self._closing)
         return _TIDY
 
     def _look_closely(self) -> float:

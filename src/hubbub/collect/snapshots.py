@@ -9,10 +9,13 @@ by `_advance`. States of ended periods obey, too. So of two things that can be r
 at least so many reports, and their difference shows no single one. (A state that was damaged is made again from the
 log; the first snapshot after that may differ from an older one by less.)
 
-Strata obey as well: where a minimum is asked for, each snapshot adds reports of one stratum only, and at least so many.
+Strata obey as well: of every stratum, a snapshot adds at least so many reports, or none. So do states of ended periods.
 The whole is the sum of its strata at every version, so whatever is added to or subtracted from what can be read is made
-of such lots, and of whole ones. Reports of a stratum that is too small wait, for the whole, too, until it is large
-enough, or its period is over and they are counted in a longer one (`hubbub.collect.lifetimes`).
+of such lots, each of one stratum, and of whole ones. Reports of a stratum that is too small wait, for the whole, too,
+until it is large enough, or its period is over and they are counted in a longer one (`hubbub.collect.lifetimes`).
+
+One snapshot serves many strata: writing it takes longer than adding thousands of reports. For the same reason sums of
+strata are not written here (`hubbub.collect.sums`), only their reports, also those of tasks that keep none.
 """
 
 from __future__ import annotations
@@ -21,15 +24,16 @@ import logging
 import threading
 import time
 import zlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 
 import numpy as np
 
 from hubbub.collect.metrics import Metrics
 from hubbub.collect.segments import SEGMENT, Damaged, Lot, Rows
-from hubbub.collect.shelves import Grow, Shelf
+from hubbub.collect.shelves import Shelf
 from hubbub.collect.store import Head, Store, Unfolded
 from hubbub.model.state import State, sort_rows
 from hubbub.primitives.arrays import Bytes
@@ -106,22 +110,25 @@ class Folder:
         step = max(task.minimum_reports, 1)
         with self._locks[task.digest]:
             self._newest(task)  # of a damaged one, all reports wait again
-            waiting = self._store.waiting_by(digest)
+            together: list[list[str] | None] = [None] if self._store.waiting(digest) else []
+            if step > 1:
+                most = _ROUND // task.mechanism.layout.width
+                together = [*self._store.waiting_together(digest, step, most)]
             last = self._store.last()  # later batches keep arriving, and would keep us here
-            apart = (step > 1 or not task.keep_reports) and waiting.keys() != {""}
-            for stratum in sorted(waiting) if apart else [None]:
-                if (sum(waiting.values()) if stratum is None else waiting[stratum]) >= step:
-                    self._fold_all(task, digest, step, last, stratum)
+            for strata in together:
+                self._fold_all(task, digest, step, last, strata)
             return self._newest(task)  # another process may have folded what waited
 
-    def _fold_all(self, task: Task, digest: str, step: int, last: int, stratum: str | None) -> None:
-        """Fold what waits up to number `last`: of one stratum, or of all."""
+    def _fold_all(self, task: Task, digest: str, step: int, last: int, strata: Sequence[str] | None) -> None:
+        """Fold what waits up to number `last`: of some strata, or of all."""
         while True:
             started = time.perf_counter()
             with self._store.folding(digest):
                 current = self._newest(task)
-                rows = self._store.unfolded(digest, last, _ROUND, step, stratum)
-                if sum(found.lot.count for found in rows) < step:
+                rows = self._store.unfolded(digest, last, _ROUND, step, strata)
+                counts = _counted(rows)
+                rows = [found for found in rows if counts[found.lot.stratum] >= step]
+                if not rows:
                     return
                 new = self._advance(task, current, rows, step)
             if new is not None:  # otherwise another process was quicker
@@ -174,9 +181,9 @@ class Folder:
         untold = state.count - sum(shelf.reports for shelf in shelves)
         parts = []
         for shelf in (Shelf("", task.digest.hex(), untold), *shelves):
-            rows = self._rows.get(shelf.name)
-            if rows is None or rows.epoch != head.epoch:
-                rows = self._rows[shelf.name] = Rows(width, head.epoch)
+            rows, of = self._rows.get(shelf.name), (head.epoch, shelf.mark)
+            if rows is None or rows.of != of:
+                rows = self._rows[shelf.name] = Rows(width, of)
             for part, _ in self._store.reports_after(shelf.name, rows.count, shelf.stratum):
                 rows.add(part)
             if rows.count < shelf.reports:
@@ -187,30 +194,30 @@ class Folder:
     def _advance(self, task: Task, current: Current, lots: list[Unfolded], step: int) -> Current | None:
         """Add lots to the snapshot; None if the snapshot was not the newest.
 
-        The state at the end of a period is kept if it is the old snapshot, or `step` reports away from it, from other
-        kept states and from the new snapshot. A clock that was wrong for a while, ours when the batch came, must not
-        stop the periods: what is of the future belongs to the present.
+        The state at the end of a period is kept if in every stratum it is as the old snapshot, or `step` reports away
+        from it, and so from other kept states and from the new snapshot; if it is not, the old snapshot is kept, which
+        is what could be read then. A clock that was wrong for a while, ours when the batch came, must not stop the
+        periods: what is of the future belongs to the present.
         """
         now = period_now(task)
         period = None if current.head.period is None else min(current.head.period, now)
-        sum_of = replace(current.state, reports=current.state.reports[:0])
-        old, seen, end = sum_of.count, sum_of.count, sum_of.count + sum(found.lot.count for found in lots)
+        sum_of = before = replace(current.state, reports=current.state.reports[:0])
+        since, left = Counter[str](), _counted(lots)
         parts: list[Bytes] = []
         kept: list[Lot] = []
         arrived: dict[int, int] = {}
         closed: dict[int, bytes] = {}
-        grown: dict[str, Grow] = {}
         wide = sum_of.reports.shape[1] > 0
-        told = any(found.lot.stratum for found in lots) or (
-            wide and bool(self._store.shelves(task.digest.hex()))
-        )
+        several = wide and (left.keys() != {""} or bool(self._store.shelves(task.digest.hex())))
         most_states = min(_MOST_STATES, _HISTORY_BYTES // (sum_of.totals.nbytes + 1))
-        if wide and told:  # a past state is the first reports of all, which are in no order across strata
+        if several:  # a past state is the first reports of all, which are in no order across strata
             most_states = 0
         for received, group in groupby(lots, key=lambda found: min(found.lot.period, now)):
-            apart = sum_of.count - seen >= step and end - sum_of.count >= step
-            if period is not None and received > period and most_states and (apart or sum_of.count == old):
-                closed[period], seen = zlib.compress(sum_of.to_bytes(), 1), sum_of.count
+            apart = all(not 0 < count < step for count in chain(since.values(), left.values()))
+            if period is not None and received > period and most_states and (apart or not closed):
+                closed[period] = zlib.compress((sum_of if apart else before).to_bytes(), 1)
+                if apart:
+                    since.clear()
             mine = [found.lot for found in group]
             try:
                 part = sum_of_reports(task, b"".join(lot.payload for lot in mine))
@@ -219,15 +226,16 @@ class Folder:
                     f"A stored batch of task {task.name!r} is damaged ({problem}): restore the store from a backup."
                 ) from None
             sum_of = sum_of.merge(replace(part, reports=part.reports[:0]))
+            for lot in mine:
+                since[lot.stratum] += lot.count
+                left[lot.stratum] -= lot.count
             arrived[received] = arrived.get(received, 0) + part.count
             period = received if period is None else max(period, received)
             parts.append(part.reports)
             if task.keep_reports:
                 kept += [replace(lot, period=received) for lot in mine]
-            elif wide:
-                kept.append(replace(_untold(received, sort_rows(part.reports)), stratum=mine[0].stratum))
-        if told and not task.keep_reports and not wide:  # they are of one stratum
-            grown[lots[0].lot.stratum] = partial(_grown, task, _difference(sum_of, current.state))
+            else:
+                kept += [lot for lot in _nameless(task, received, mine) if wide or lot.stratum]
         head = replace(_next(current.head), count=sum_of.count, period=period)
         done = self._store.advance(
             task.digest.hex(),
@@ -239,11 +247,10 @@ class Folder:
             arrived=arrived,
             closed=closed,
             most_states=most_states,
-            grown=grown,
         )
         if not done:
             return None
-        if told and wide:  # on several shelves
+        if several:
             return self._newest(task)
         if (rows := self._rows.get(task.digest.hex())) is not None:
             for reports in parts:
@@ -333,17 +340,24 @@ def sealed(task: Task, state: State) -> bytes:
     return Envelope(STATE, task.code, task.digest, state.count, b"", state.to_bytes()).seal()
 
 
-def _difference(new: State, old: State) -> State:
-    """What was added to a state."""
-    more = replace(new, totals=new.totals - old.totals, reports=new.reports[:0], count=new.count - old.count)
-    return replace(more, squares=new.squares - old.squares)
+def _counted(lots: Sequence[Unfolded]) -> Counter[str]:
+    """How many reports there are of each stratum."""
+    counts = Counter[str]()
+    for found in lots:
+        counts[found.lot.stratum] += found.lot.count
+    return counts
 
 
-def _grown(task: Task, more: State, old: bytes | None) -> bytes:
-    """A stored state with more in it."""
-    return sealed(task, more if old is None else open_state(task, old).merge(more))
+def _nameless(task: Task, period: int, lots: Sequence[Lot]) -> list[Lot]:
+    """The same reports by stratum, without saying in which batches, or in which order, they came."""
+    by_stratum: dict[str, list[bytes]] = defaultdict(list)
+    for lot in lots:
+        by_stratum[lot.stratum].append(lot.payload)
+    width = task.mechanism.layout.width
+    rows = {each: np.frombuffer(b"".join(parts), dtype=np.uint8) for each, parts in by_stratum.items()}
+    return [_untold(period, sort_rows(some.reshape(-1, width)), each) for each, some in rows.items()]
 
 
-def _untold(period: int, reports: Bytes) -> Lot:
+def _untold(period: int, reports: Bytes, stratum: str = "") -> Lot:
     """Reports of which nobody is to know in which batches they came."""
-    return Lot(period, len(reports), b"", b"", reports.tobytes())
+    return Lot(period, len(reports), b"", b"", reports.tobytes(), stratum)

@@ -34,12 +34,12 @@ from hubbub.collect.segments import (
     lot_in,
     name_of,
 )
-from hubbub.collect.shelves import Grow, Shelf, Shelves, all_names, shelves_of
+from hubbub.collect.shelves import MOST_LOTS, Shelf, Shelves, all_names, hold, shelves_of
 from hubbub.collect.transactions import Unavailable as Unavailable
 from hubbub.collect.transactions import places
 
-#: Lots that are folded at a time; databases limit the parameters of a statement.
-_MOST_LOTS = 10_000
+#: Bytes of a state that has no array to add to: it consists of the task's reports.
+BARE = 24
 _GENERATION = "(SELECT value FROM meta WHERE name = 'generation')"
 
 
@@ -109,7 +109,7 @@ class Store(Shelves):
             known = {name: Known(first[name].checksum[:BODY]) for name in fresh}
             for name in first.keys() - fresh - refused:
                 known[name] = Known(None if name in expired else body_of(connection, name))
-            self._write_lots(connection, [(name, first[name]) for name in sorted(fresh)])
+            self._write_batches(connection, [(name, first[name]) for name in sorted(fresh)])
         self.look()  # before anything of this is acknowledged
         outcomes: list[Outcome] = []
         for name, batch in zip(names, group, strict=True):
@@ -161,7 +161,7 @@ class Store(Shelves):
         found = self.ask(connection, f"{statement} RETURNING task, day, name", values)
         return {(task, day, bytes(name)) for task, day, name in found}
 
-    def _write_lots(self, connection: sql.Connection, batches: Sequence[tuple[Id, Batch]]) -> None:
+    def _write_batches(self, connection: sql.Connection, batches: Sequence[tuple[Id, Batch]]) -> None:
         """Reports as one lot per task, period and stratum, and what is counted of their batches."""
         lots: dict[tuple[str, int, str], list[Named]] = defaultdict(list)
         refused: Counter[tuple[str, str]] = Counter()
@@ -174,18 +174,22 @@ class Store(Shelves):
                 refused[batch.task, reason] += count
             if batch.crowd:
                 mixed[batch.task, batch.label].append(batch.crowd)
-        for (task, period, stratum), own in sorted(lots.items()):
-            for part in in_parts(own):
-                self.write_lot(connection, task, Lot.of(period, part, stratum))
+        made = [
+            (task, Lot.of(period, part, stratum))
+            for (task, period, stratum), own in sorted(lots.items())
+            for part in in_parts(own)
+        ]
+        self.write_lots(connection, made)
         self.note_rejects(connection, refused)
         for (task, label), sizes in sorted(mixed.items()):
             note_crowds(self, connection, task, label, sizes)
 
-    def write_lot(self, connection: sql.Connection, task: str, lot: Lot) -> None:
-        """Append a lot to the log."""
-        columns = "task, stratum, period, count, names, sizes, payload, checksum"
-        row = (task, lot.stratum, *lot.row().values())
-        self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(8)})", row)
+    def write_lots(self, connection: sql.Connection, lots: Sequence[tuple[str, Lot]]) -> None:
+        """Append lots of tasks to the log."""
+        if lots:
+            columns = "task, stratum, period, count, names, sizes, payload, checksum"
+            rows = [(task, lot.stratum, *lot.row().values()) for task, lot in lots]
+            self.ask(connection, f"INSERT INTO log ({columns}) VALUES ({places(8)})", rows)
 
     def note_rejects(self, connection: sql.Connection, refused: Mapping[tuple[str, str], int]) -> None:
         """Count refused reports by task and reason."""
@@ -216,13 +220,15 @@ class Store(Shelves):
             return connection.execute(sql.select(sql.func.max(log.c.seq))).scalar() or 0
 
     def unfolded(
-        self, task: str, last: int, most: int, least: int = 1, stratum: str | None = None
+        self, task: str, last: int, most: int, least: int = 1, strata: Sequence[str] | None = None
     ) -> list[Unfolded]:
         """Lots up to number `last` that are not in the snapshot, oldest period first, of about `most` bytes.
 
-        They have at least `least` reports, if there are so many, and are of one stratum, if that is named.
+        They have at least `least` reports, if there are so many. If one stratum is named, they are of that; if several
+        are (`waiting_together`), they are all that these have.
         """
-        mine = sql.true() if stratum is None else log.c.stratum == stratum
+        mine = sql.true() if strata is None else log.c.stratum.in_(strata)
+        several = strata is not None and len(strata) > 1
         query = (
             log.select()
             .where(log.c.task == task, log.c.seq <= last, mine)
@@ -234,7 +240,7 @@ class Store(Shelves):
             for row in rows:
                 found.append(Unfolded(row.seq, lot_in(row, task, row.stratum)))
                 most, least = most - len(row.payload), least - found[-1].lot.count
-                if least <= 0 and (most <= 0 or len(found) >= _MOST_LOTS):
+                if not several and least <= 0 and (most <= 0 or len(found) >= MOST_LOTS):
                     break
         return found
 
@@ -297,13 +303,12 @@ class Store(Shelves):
         arrived: dict[int, int],
         closed: dict[int, bytes],
         most_states: int,
-        grown: Mapping[str, Grow] | None = None,
     ) -> bool:
         """Replace snapshot `old` by `new`, with what it takes from the log, or do nothing if `old` is not the newest.
 
         `folded` are the lots that are in it now, `kept` what stays of their reports, `arrived` counts their reports by
-        period, `closed` has compressed states of periods that ended, and `grown` makes sums of strata whose reports are
-        not kept. Periods after the new one's are a mistake of some clock: what they count is counted in the new one.
+        period, and `closed` has compressed states of periods that ended. Periods after the new one's are a mistake of
+        some clock: what they count is counted in the new one.
         """
         with self.writing() as connection:
             row = {**asdict(new), "payload": payload}
@@ -314,13 +319,13 @@ class Store(Shelves):
                 change = self.insert(states).values(task=task, **row).on_conflict_do_nothing()
             if connection.execute(change.returning(states.c.version)).scalar() is None:
                 return False
-            for start in range(0, len(folded), _MOST_LOTS):
-                places = [lot.seq for lot in folded[start : start + _MOST_LOTS]]
+            for start in range(0, len(folded), MOST_LOTS):
+                places = [lot.seq for lot in folded[start : start + MOST_LOTS]]
                 assert connection.execute(log.delete().where(log.c.seq.in_(places))).rowcount == len(places)
             counts: Counter[str] = Counter()
             for found in folded:
                 counts[found.lot.stratum] += found.lot.count
-            self.fill_shelves(connection, task, counts, kept, grown or {})
+            self.fill_shelves(connection, task, counts, kept)
             for period, reports in sorted(arrived.items()):
                 connection.execute(self._add(history, {"task": task, "period": period}, reports=reports))
             if new.period is not None and (old.period or 0) > new.period:
@@ -340,8 +345,7 @@ class Store(Shelves):
         own = segments.c.task.in_(all_names(task))
         arrived = _total(history.c.reports, history.c.task == task)
         with self.writing() as connection:
-            newest = sql.select(states.c.version).where(states.c.task == task)
-            connection.execute(newest.with_for_update())  # before all else, as `advance` does
+            hold(connection, task)
             there, wanted = connection.execute(sql.select(_total(segments.c.count, own), arrived)).one()
             if there < wanted:
                 return False

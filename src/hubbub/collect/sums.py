@@ -1,8 +1,8 @@
 """The state of some strata: the sum of what is on their shelves.
 
 A question about one country or one week adds up the sums of its strata that are kept (`hubbub.collect.shelves`) and the
-reports that came since. A sum is kept, and so made once, when that has become more than a little. At no time are more
-than a few states in memory, however many strata there are.
+reports that came since. A sum is kept, and so made once, when these are more than a little: writing a sum takes as long
+as adding thousands of reports. At no time are more than a few states in memory, however many strata there are.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import chain
 
+import sqlalchemy as sql
+
+from hubbub.collect.database import states
 from hubbub.collect.segments import Damaged
-from hubbub.collect.shelves import Shelf
+from hubbub.collect.shelves import Shelf, is_there
 from hubbub.collect.snapshots import open_state, sealed, sum_of_reports
 from hubbub.collect.store import Store
 from hubbub.model.state import State
@@ -30,6 +33,8 @@ _log = logging.getLogger("hubbub.fold")
 _PIECE, _MANY = 1 << 22, 1 << 20
 #: Seconds after which the sum of a shelf is kept however few reports came since, so that old reports can be dropped.
 _OFTEN = 3600.0
+#: Of tasks that keep no reports, sums are kept again after so many times as long as it took.
+_SHARE = 20
 #: Bytes of sums that are remembered.
 _REMEMBERED = 1 << 28
 
@@ -41,7 +46,8 @@ class Sums:
         self._store = store
         self._known: OrderedDict[tuple[Shelf, ...], State] = OrderedDict()
         self._lock = threading.Lock()
-        self._kept_at: dict[bytes, float] = {}
+        #: When sums are kept the next time however few reports came since.
+        self._due: dict[bytes, float] = {}
         self._began = time.monotonic()
 
     def strata(self, task: Task) -> dict[Stratum, Shelf]:
@@ -75,28 +81,53 @@ class Sums:
                 size -= _size(self._known.popitem(last=False)[1])
         return total
 
-    def keep_up(self, task: Task) -> None:
-        """Keep sums of shelves to which much was added, and once in a while of all."""
+    def keep_up(self, task: Task, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Keep sums of shelves to which much was added, and once in a while of all; no longer than until `stopped`.
+
+        That is every hour; where reports are not kept, and go when they are in a sum, as often as that takes no more
+        than a small share of the time.
+        """
         nothing = task.mechanism.empty(task.keys)
-        if nothing.reports.shape[1] or not task.keep_reports:
-            return  # there is no sum but the reports, or it is kept already
-        now, many = time.monotonic(), _many(nothing) // task.mechanism.layout.width
-        due = now - self._kept_at.get(task.digest, self._began) >= _OFTEN
+        if nothing.reports.shape[1]:
+            return  # there is no sum but the reports
+        began, many = time.monotonic(), _many(nothing) // task.mechanism.layout.width
+        due = began >= self._due.get(task.digest, self._began + _OFTEN if task.keep_reports else 0.0)
         for shelf in self._store.shelves(task.digest.hex()):
+            if stopped():
+                return
             behind = shelf.reports - self._store.head(shelf.name).count
             if behind >= many or (due and behind):
-                self._one(task, shelf, keep=True)
+                try:
+                    self._one(task, shelf, keep=True)
+                except Moved:  # for the next round
+                    continue
+                except Damaged as problem:  # the others go on
+                    _log.error("a sum of task %s cannot be kept: %s", task.digest.hex(), problem)
         if due:
-            self._kept_at[task.digest] = now
+            now = time.monotonic()
+            self._due[task.digest] = now + (_OFTEN if task.keep_reports else _SHARE * (now - began))
 
     def _one(self, task: Task, shelf: Shelf, keep: bool = False) -> State:
         """The sum of one stratum; it is kept if much was added, or if told so."""
+        with self._store.transaction("BEGIN", whole=True) as connection:
+            state, held = self._read(connection, task, shelf)
+        if not state.reports.shape[1]:
+            added = (shelf.reports - held) * task.mechanism.layout.width
+            if keep or added >= _many(state):
+                self._store.keep_sum(shelf, sealed(task, state))
+        return state
+
+    def _read(self, connection: sql.Connection, task: Task, shelf: Shelf) -> tuple[State, int]:
+        """The sum of one stratum, and how many reports are in the one that is kept, all of one moment."""
+        if not is_there(connection, shelf):
+            raise Moved
         nothing = task.mechanism.empty(task.keys)
-        wide = nothing.reports.shape[1] > 0
-        state = nothing if wide else self._kept(task, shelf)
+        state = nothing if nothing.reports.shape[1] else self._kept(connection, task, shelf)
         held, width = state.count, task.mechanism.layout.width
         left, waiting = (shelf.reports - held) * width, bytearray()
-        parts = self._store.reports_after(shelf.name, held, shelf.stratum) if left > 0 else iter(())
+        parts = (
+            self._store.reports_after(shelf.name, held, shelf.stratum, connection) if left > 0 else iter(())
+        )
         for part, _ in chain(parts, [(b"", 0)]):  # the last one: add what is left
             waiting += part[: max(left - len(waiting), 0)]
             if len(waiting) >= _PIECE or not part:
@@ -107,17 +138,16 @@ class Sums:
             raise Damaged(
                 f"Reports of {shelf.stratum} of task {task.name!r} are missing: restore the store from a backup."
             )
-        if not wide and (keep or (shelf.reports - held) * width >= _many(state)):
-            self._store.keep_sum(shelf, state.count, sealed(task, state))
-        return state
+        return state, held
 
-    def _kept(self, task: Task, shelf: Shelf) -> State:
+    def _kept(self, connection: sql.Connection, task: Task, shelf: Shelf) -> State:
         """The sum that is kept of a shelf's first reports, or nothing."""
-        _, payload, _ = self._store.snapshot(shelf.name)
+        query = sql.select(states.c.payload).where(states.c.task == shelf.name)
+        payload = connection.execute(query).scalar()
         if payload is None:
             return task.mechanism.empty(task.keys)
         try:
-            state = open_state(task, payload)
+            state = open_state(task, bytes(payload))
         except Refused as problem:
             if not task.keep_reports:
                 raise Damaged(

@@ -99,8 +99,13 @@ class Database:
             connection.execute(sql.text("SELECT pg_advisory_xact_lock(:place)"), {"place": place})
             yield
 
-    def ask(self, connection: sql.Connection, statement: str, values: tuple[Any, ...] = ()) -> Any:
-        """Run a statement as it stands, with a question mark for every value: for what is done thousands of times."""
+    def ask(
+        self, connection: sql.Connection, statement: str, values: tuple[Any, ...] | list[tuple[Any, ...]] = ()
+    ) -> Any:
+        """Run a statement as it stands, with a question mark for every value: for what is done thousands of times.
+
+        With a list of values, it is run once for each.
+        """
         text = statement if self.embedded else statement.replace("?", "%s")
         return connection.exec_driver_sql(text, values)
 
