@@ -288,14 +288,34 @@ class Mechanism(BaseModel, ABC):
         """[corners, 2]: of the polygon of all that a report can add to n times frequency and mean of one key."""
         return effects_of(self)
 
+    @property
+    def heard_share(self) -> float:
+        """The share of honest reports that the estimate of a key is made from, if no key is asked about more often."""
+        return 1.0
+
+    def heard_about(self, state: State, keys: Keys, ids: UInt64s, more: int = 0) -> Floats:
+        """What the estimate of each key is divided by, if `more` reports that it is made from were added to the state.
+
+        Reports that are heard: of m forged ones the estimate is moved by their contributions over this.
+        """
+        return np.full(len(ids), float(self.heard(state, keys) + more))
+
     def influence(
-        self, quantity: Quantity, frequency: float = 0.0, center: float = 0.0, half: float = 1.0
+        self,
+        quantity: Quantity,
+        frequency: float = 0.0,
+        center: float = 0.0,
+        half: float = 1.0,
+        heard: float | None = None,
     ) -> Influence:
         """The most that any report moves the estimate of one key, times n: see `hubbub.model.influence`.
 
-        In units of a task with this center and half range; conditional means need the key's frequency.
+        In units of a task with this center and half range; conditional means need the key's frequency. `heard` is the
+        share of all reports that the key's estimate is made from, the forged one being among them: all, unless reports
+        are about one key each, where it is that of a key that as many are about as about any other.
         """
-        return influence_of(self, quantity, frequency, center, half)
+        found = influence_of(self, quantity, frequency, center, half)
+        return found.where(self.heard_share if heard is None else heard)
 
     @property
     def keys_at_once(self) -> float:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hubbub.model.count_laws import Counts
-from hubbub.model.mechanism import Moments
+from hubbub.model.influence import Influence
+from hubbub.model.mechanism import Moments, Quantity
 from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused
 from hubbub.server.intervals import count_variance
@@ -33,12 +34,21 @@ from hubbub.server.intervals import count_variance
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
 
+#: Where a report is about one key only: which keys a bound is for.
+USUAL_KEY = " that as many reports are about as about any other"
+
 
 def how_many(forgers: float, reports: int) -> int:
     """Forged reports: a number, or below 1 a share of all reports, rounded up."""
     if not 0 <= forgers < math.inf or (forgers >= 1 and forgers != int(forgers)):
         raise Refused(f"Forgers are a whole number, or a share of all reports below 1, not {forgers:g}.")
     return int(forgers) if forgers >= 1 else math.ceil(forgers * reports - 1e-9)
+
+
+def influence_on(task: Task, quantity: Quantity, frequency: float = 0.0) -> Influence:
+    """What a report does to a key in the units of a task, and by its share of reports that are heard."""
+    found = task.mechanism.influence(quantity, frequency, task.scale.center, task.scale.half)
+    return found.where(task.keys.asked_share)
 
 
 def forgers_note(forgers: int, reports: int) -> str:
@@ -53,15 +63,15 @@ def influence_words(task: Task) -> str:
     """What one forged report, and one in a hundred, can do to the main thing that a task estimates of a key."""
     quantity = next(each for each in task.mechanism.quantities if each != "conditional")
     try:
-        found = task.mechanism.influence(quantity, center=task.scale.center, half=task.scale.half)
+        found = influence_on(task, quantity)
     except Refused as problem:
         return str(problem)
     what = "share" if quantity == "frequency" else "mean"
-    reach = max(found.up, found.down)
+    usual = USUAL_KEY if task.mechanism.heard_share < 1 else ""
     return (
-        f"Anybody can send a report that no record stands behind. One among n reports moves the {what} of a key by at "
-        f"most {reach:.3g} / n, and if 1% of all reports are forged, by at most {reach / 100:.3g}, whatever they say."
-        f"{_several_words(task)}"
+        f"Anybody can send a report that no record stands behind. One among n reports moves the {what} of a key{usual} "
+        f"by at most {found.most:.3g} / n, and if 1% of all reports are forged, by at most {found.moved(0.01):.3g}, "
+        f"whatever they say.{_several_words(task)}"
     )
 
 
@@ -83,22 +93,19 @@ def without(task: Task, moments: Moments, heard: int, forgers: int) -> Iterator[
         )
     for corner in task.mechanism.effects():
         if moments.counts is not None:
-            yield _of_counts(task, moments, moments.counts, corner, heard, forgers)
+            yield _of_counts(moments, moments.counts, corner, heard, forgers)
         else:
             yield _of_averages(moments, corner, heard, forgers)
 
 
-def _of_counts(
-    task: Task, moments: Moments, counts: Counts, corner: Floats, heard: int, forgers: int
-) -> Moments:
+def _of_counts(moments: Moments, counts: Counts, corner: Floats, heard: int, forgers: int) -> Moments:
     """From the counts. Where a report speaks of one key only, as many are taken out as there are about the key."""
     said = np.nan_to_num(corner)
     if isinstance(counts.reports, np.ndarray):
         if not said.any():  # reports about other keys
             return moments
         out: Any = np.minimum(forgers, counts.reports)
-        # Effects are told for keys that as many reports are about as about any other.
-        said, each = said / getattr(task.mechanism, "size", 1), 1.0
+        each = 1.0
     else:
         out, each = forgers, counts.reports / heard
     reports = np.rint(counts.reports - each * out).astype(np.int64)
