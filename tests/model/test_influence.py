@@ -12,6 +12,7 @@ from hubbub.checks.conformance import examples, task_for
 from hubbub.mechanisms.privkv import PrivKV
 from hubbub.mechanisms.registry import make_mechanism, mechanisms
 from hubbub.model.influence import corners, influence_of, of_both, weighted
+from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
@@ -189,7 +190,8 @@ def test_figures(entries: int, moved: float, at_once: int) -> None:
     """One report moves a share by 3.3 / n for records of one key, by 33 / n for 8 and by 134 / n for 32."""
     mechanism = make_mechanism("sketch_response", epsilon=1.0, max_entries=entries)
     assert mechanism.influence("frequency").up == pytest.approx(moved, rel=0.01)
-    assert mechanism.keys_at_once == at_once
+    keys = Keys(kind="closed", size=1000, salt="00" * 16)
+    assert mechanism.keys_at_once("frequency", keys) == at_once
 
 
 def test_units_of_the_task() -> None:

@@ -104,9 +104,41 @@ def influence_of(
             raise Refused("What a report does to a conditional mean depends on the share that has the key.")
         found = of_quotient(mechanism.effects(), frequency)
         return Influence(half * found.up, half * found.down, half * found.replaced)
+    return weighted(mechanism.effects(), *direction_of(mechanism, quantity, center, half))
+
+
+def direction_of(mechanism: Mechanism, quantity: Quantity, center: float, half: float) -> Floats:
+    """[2]: how much of frequency and mean is in a quantity, of a conditional mean in what it is moved by."""
     if quantity == "frequency" or (quantity == "sum" and "mean" not in mechanism.quantities):
-        return weighted(mechanism.effects(), 1.0, 0.0)
-    return weighted(mechanism.effects(), center, half)
+        return np.array([1.0, 0.0])
+    return np.array([0.0 if quantity == "conditional" else center, half])
+
+
+def influence_together_of(
+    mechanism: Mechanism,
+    quantity: Quantity,
+    keys: Keys,
+    count: int,
+    center: float,
+    half: float,
+    chosen: bool,
+) -> Influence:
+    """As `Mechanism.influence_together` promises."""
+    if quantity == "conditional" or count < 1:
+        raise Refused(
+            "What a report does to several keys is told of one or more keys, and of sums of reports."
+        )
+    way = direction_of(mechanism, quantity, center, half)
+    up, down = (mechanism.loudest_together(keys, sign * way, count, chosen) for sign in (1, -1))
+    return Influence(up, down, up + down)
+
+
+def loudest_of(mechanism: Mechanism, keys: Keys, ids: UInt64s, way: Floats) -> float:
+    """The most that a report without a seed adds to a direction [2] of frequency and mean, summed up over keys."""
+    blank = np.zeros((1, len(mechanism.layout.fields)), dtype=np.uint64)
+    loudest = mechanism.louder(keys, blank, ids, np.repeat(way[:, None], len(ids), axis=1))
+    said = np.nan_to_num(mechanism.contributions(keys, loudest, ids))[:, 0]
+    return float(way @ said.sum(axis=1))
 
 
 def weighted(corners: Floats, by_frequency: float, by_mean: float) -> Influence:

@@ -18,7 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee, Unit
-from hubbub.model.influence import Influence, contributions_one_by_one, effects_of, influence_of
+from hubbub.model.influence import (
+    Influence,
+    contributions_one_by_one,
+    effects_of,
+    influence_of,
+    influence_together_of,
+    loudest_of,
+)
 from hubbub.model.keys import LARGEST_BITS, Keys
 from hubbub.model.measurements import Measurements
 from hubbub.model.record import Entries
@@ -317,10 +324,33 @@ class Mechanism(BaseModel, ABC):
         found = influence_of(self, quantity, frequency, center, half)
         return found.where(self.heard_share if heard is None else heard)
 
-    @property
-    def keys_at_once(self) -> float:
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """How many chosen keys one report can say the most for, under the best of all public seeds."""
         return 1
+
+    def influence_together(
+        self,
+        quantity: Quantity,
+        keys: Keys,
+        count: int,
+        center: float = 0.0,
+        half: float = 1.0,
+        chosen: bool = True,
+    ) -> Influence:
+        """The most that any report moves the sum of the estimates of `count` chosen keys, times n.
+
+        Where reports have public seeds, that depends on the keys: it is the mean over all choices of them, for a forger
+        who chooses the best of all seeds, or who is given one (not `chosen`). Otherwise it is for the worst choice.
+        """
+        return influence_together_of(self, quantity, keys, count, center, half, chosen)
+
+    def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
+        """The most that a report adds to a direction [2] of frequency and mean, summed up over chosen keys."""
+        return loudest_of(self, keys, self.chosen_first(keys)[:count], way)
+
+    def chosen_first(self, keys: Keys) -> UInt64s:
+        """All keys of a closed vocabulary, in the order in which who wants to move several would choose them."""
+        return keys.all_ids()
 
     def measurements(self, state: State, keys: Keys) -> Measurements | None:
         """Where fewer measurements than keys are made: those measurements, for all keys to be recovered from."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.influence import Influence
+from hubbub.model.keys import Keys, bits_for
 from hubbub.model.mechanism import Goal, Mechanism
 from hubbub.plan.costs import server_seconds
 from hubbub.plan.profile import Lengths, Profile
@@ -81,8 +82,16 @@ def damage_to(mechanism: Mechanism, goal: Goal, unit_size: float = 1.0) -> Damag
         return None
     size = unit_size * (goal.users if goal.quantity == "sum" else 1)
     top = into_top(goal, found) if quantity == "frequency" else None
-    at_once = min(mechanism.keys_at_once, goal.keys)
+    at_once = min(mechanism.keys_at_once(quantity, _keys_for(mechanism, goal)), goal.keys)
     return Damage(size * found.up, size * found.down, at_once, top, quantity == "conditional", found.heard)
+
+
+def _keys_for(mechanism: Mechanism, goal: Goal) -> Keys:
+    """As many keys as are planned for."""
+    if goal.open:
+        return Keys(kind="folded", salt="0" * 32)
+    room = bits_for(goal.keys * (2 if mechanism.sided else 1))
+    return Keys(kind="closed", size=goal.keys, bits=room, salt="0" * 32)
 
 
 def into_top(goal: Goal, found: Influence) -> int | None:

@@ -71,13 +71,14 @@ def influence_words(task: Task) -> str:
     return (
         f"Anybody can send a report that no record stands behind. One among n reports moves the {what} of a key{usual} "
         f"by at most {found.most:.3g} / n, and if 1% of all reports are forged, by at most {found.moved(0.01):.3g}, "
-        f"whatever they say.{_several_words(task)}"
+        f"whatever they say.{_several_words(task, quantity)}"
     )
 
 
-def _several_words(task: Task) -> str:
+def _several_words(task: Task, quantity: Quantity) -> str:
     """To how many keys a report can do that, if it is more than one."""
-    several = min(task.mechanism.keys_at_once, task.keys.count)
+    several = task.mechanism.keys_at_once(quantity, task.keys)
+    several = min(several, task.keys.count) if task.keys.kind == "closed" else several
     if several < 2:
         return ""
     if task.seed_from == "server":
