@@ -12,6 +12,7 @@ from hubbub.checks.conformance import task_for
 from hubbub.cli import main
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.record import GRID, Entries
+from hubbub.plan.advice import advised
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.files import save_state
 from hubbub.protocol.task import Task
@@ -127,3 +128,25 @@ def test_what_cannot_hold_is_refused() -> None:
         estimate(task, state, forgers=5, refine="simplex")
     few = task_for(make_mechanism("compressive", epsilon=1.0, rows=64), _KEYS)
     assert estimate(few, simulate(few, _crowd("set", 1), 5).state, forgers=5).forgers == 5
+
+
+def test_advice_reckons_with_forgers() -> None:
+    """What forgers alone can make of a key takes no number of people; beyond it, more people than without forgers."""
+    task = task_for(make_mechanism("collision", epsilon=1.0, max_entries=4), _KEYS)
+    offsets = np.zeros(5001, dtype=np.int64)
+    nobody = Entries(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), offsets)
+    state = simulate(task, nobody, 3).state
+    said = {}
+    for forgers in (0, 25, 250):
+        found = advised(task, estimate(task, state, [1], forgers=forgers))
+        assert found.findings.nothing
+        said[forgers] = found.findings.advice
+    assert "By the plan, a share of 0.1 takes about" in said[0]
+    lift = 250 * task.mechanism.influence("frequency").up / 4750
+    assert "If 5% of all reports may be forged, no number of people shows a share of 0.1" in said[250]
+    assert f"{lift:.3g}" in said[250]
+    # The floor that is left is that of more people with as large a share of forgers.
+    words = said[25].split()
+    people = int(words[words.index("about") + 1].replace(",", ""))
+    many = simulate(task, Entries(nobody.ids, nobody.values, np.zeros(people + 1, dtype=np.int64)), 4).state
+    assert estimate(task, many, [1], forgers=0.005).findings.floor == pytest.approx(0.1, rel=0.03)

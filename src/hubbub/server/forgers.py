@@ -182,3 +182,13 @@ def least_away(distances: Floats) -> Floats:
     """How far keys are from 0 whatever the forged reports said: 0 where one thing puts them above and one below."""
     low, high = distances.min(axis=0), distances.max(axis=0)
     return np.where(low > 0, low, np.where(high < 0, high, 0.0))
+
+
+def largest_lift(task: Task, quantity: Quantity, forgers: int, others: float, downwards: bool) -> float:
+    """How far forged reports alone can take a key that nobody has from 0, seen from so many others that are heard.
+
+    Of a conditional mean: how far its frequency. What is not further away does not stand out, however many there are.
+    """
+    asked: Quantity = "frequency" if quantity == "conditional" else quantity
+    found = task.mechanism.influence(asked, center=task.scale.center, half=task.scale.half)
+    return forgers * (found.down if downwards else found.up) / others
