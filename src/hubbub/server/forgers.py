@@ -93,10 +93,21 @@ def without(task: Task, moments: Moments, heard: int, forgers: int) -> Iterator[
             f"If {forgers:,} of {heard:,} reports may be forged, nothing is known; state fewer forgers than reports."
         )
     for corner in task.mechanism.effects():
+        out = min(forgers * _heard_as(task, corner), heard - 1)
         if moments.counts is not None:
-            yield _of_counts(moments, moments.counts, corner, heard, forgers)
+            yield _of_counts(moments, moments.counts, corner, heard, out)
         else:
-            yield _of_averages(moments, corner, heard, forgers)
+            yield _of_averages(moments, corner, heard, out)
+
+
+def _heard_as(task: Task, corner: Floats) -> int:
+    """As how many reports one is heard that says this.
+
+    In a tree, reports are counted by a coefficient that is 2 for some seeds (`Hashed.heard_in`): one such report counts
+    as two, and names a key once at most. So it is that much against a key, and no more for it than others are.
+    """
+    twice = task.keys.tree is not None and not task.mechanism.empty(task.keys).per_code
+    return 2 if twice and np.nan_to_num(corner).min() < 0 else 1
 
 
 def _of_counts(moments: Moments, counts: Counts, corner: Floats, heard: int, forgers: int) -> Moments:
