@@ -225,8 +225,8 @@ def test_a_key_that_rises_by_five_points_is_shown_and_no_other(board: Board, pag
     Seeds are fixed; with others it would come out the same but for 1e-7. For all that the page knows, a difference has
     an error of 0.3 to 0.4 points, so its interval reaches 0.88 points or more to either side. But 38,000 people send
     the same bytes in both weeks, and differences have the noise of the other 2,000: 0.06 points, and 0.21 for the key
-    that all of these hold. So another key is listed after a deviation of 14 standard errors, this one is not after 18, and
-    5 points are outside its interval (1.2 to either side) after 5.5 (4e-8). In the week before nobody's record has
+    that all of these hold. So another key is listed after a deviation of 14 standard errors, this one is not after 18,
+    and 5 points are outside its interval (1.2 to either side) after 5.5 (4e-8). In the week before nobody's record has
     changed, so nothing differs. What weeks of other people look like if nothing happens is for the next test.
     """
     page.goto(address(board, SAME))

@@ -12,6 +12,7 @@ from hubbub.checks.conformance import examples, task_for
 from hubbub.mechanisms.privkv import PrivKV
 from hubbub.mechanisms.registry import make_mechanism, mechanisms
 from hubbub.model.influence import corners, influence_of, of_both, weighted
+from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism, Quantity
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
@@ -66,12 +67,8 @@ def _every_report(mechanism: Mechanism) -> UInt64s:
 
 
 def _others(task: Task, users: int = _USERS) -> State:
-    """All reports but one: of a random crowd, or about all keys alike where a report is about one."""
+    """All reports but one, of a random crowd."""
     mechanism, rng = task.mechanism, np.random.default_rng(3)
-    if isinstance(mechanism, PrivKV):
-        about = np.repeat(np.arange(mechanism.size), users)[1:]
-        reports = np.stack([0 * about, about, rng.integers(0, 3, len(about))], axis=1).astype(np.uint64)
-        return aggregate(task, mechanism.layout.pack(reports))
     values = np.full(users - 1, GRID) if mechanism.values == "set" else rng.integers(-GRID, GRID, users - 1)
     ids = rng.integers(0, _KEYS, users - 1).astype(np.uint64)
     return simulate(task, Entries(ids, values.astype(np.int64), np.arange(users, dtype=np.int64)), 7).state
@@ -105,7 +102,9 @@ def test_the_bound_is_what_the_best_report_does(mechanism: Mechanism) -> None:
         ends = reports[[np.argmin(row), np.argmax(row)]]
         asked: dict[str, Any] = {"quantity": quantity, "keys": [0], "refine": "none"}
         low, high = (estimate(task, state, **asked).value[0] for state in _with_each(task, others, ends))
-        bound = mechanism.influence(quantity)
+        heard = mechanism.heard_about(others, task.keys, task.keys.ids_of([0]), 1)[0] / n
+        assert heard == 1 or isinstance(mechanism, PrivKV)
+        bound = mechanism.influence(quantity, heard=heard)
         assert high - low == pytest.approx(row.max() - row.min())
         for wrong in (0.7, 1.0, 1.3):
             reached = n * (high - low) / (wrong * bound.replaced)
@@ -152,7 +151,27 @@ def _first_order(mechanism: Mechanism, ratio: float) -> float:
     """The largest change of mean - ratio * frequency, times n."""
     points = np.nan_to_num(mechanism.effects())
     values = points[:, 1] - ratio * points[:, 0]
-    return float(values.max() - values.min())
+    return float(values.max() - values.min()) / mechanism.heard_share
+
+
+@pytest.mark.parametrize(("about", "users"), [(0, 7), (1, 400), (20, 400), (300, 400)])
+@pytest.mark.parametrize("published", [False, True])
+def test_a_key_that_few_reports_are_about(about: int, users: int, published: bool) -> None:
+    """Where a report is about one key, the bound is by how many are about it: exactly, from none of the others to many.
+
+    For a key that as many are about as about any other it is the default.
+    """
+    mechanism = make_mechanism("privkv", epsilon=1.0, size=4, max_entries=2, as_published=published)
+    task, rng = task_for(mechanism, 4), np.random.default_rng(4)
+    keys = np.concatenate([np.zeros(about), 1 + rng.integers(0, 3, users - 1 - about)]).astype(np.int64)
+    reports = np.stack([0 * keys, keys, rng.integers(0, 3, len(keys))], axis=1).astype(np.uint64)
+    others = aggregate(task, mechanism.layout.pack(reports))
+    found = _estimates(task, others, _every_report(mechanism)[:3])
+    heard = mechanism.heard_about(others, task.keys, task.keys.ids_of([0]), 1)[0] / users
+    for row, quantity in zip(found, ("frequency", "mean"), strict=True):
+        bound = mechanism.influence(quantity, heard=heard)  # type: ignore[arg-type]
+        assert users * (row.max() - row.min()) == pytest.approx(bound.replaced)
+    assert mechanism.influence("mean") == mechanism.influence("mean", heard=0.25)
 
 
 @_named
@@ -171,7 +190,8 @@ def test_figures(entries: int, moved: float, at_once: int) -> None:
     """One report moves a share by 3.3 / n for records of one key, by 33 / n for 8 and by 134 / n for 32."""
     mechanism = make_mechanism("sketch_response", epsilon=1.0, max_entries=entries)
     assert mechanism.influence("frequency").up == pytest.approx(moved, rel=0.01)
-    assert mechanism.keys_at_once == at_once
+    keys = Keys(kind="closed", size=1000, salt="00" * 16)
+    assert mechanism.keys_at_once("frequency", keys) == at_once
 
 
 def test_units_of_the_task() -> None:

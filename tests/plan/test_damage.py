@@ -54,7 +54,7 @@ def test_forgers_change_the_choice() -> None:
     def strain(option: object) -> float:
         damage = strong.damage(option)  # type: ignore[arg-type]
         assert damage is not None
-        return math.hypot(option.error, 0.01 * damage.most)  # type: ignore[attr-defined]
+        return math.hypot(option.error, damage.moved(0.01))  # type: ignore[attr-defined]
 
     assert strain(strong.chosen) == min(strain(option) for option in strong.suitable)
     assert strain(strong.chosen) < 0.5 * strain(usual.chosen)
@@ -71,9 +71,31 @@ def test_forgers_change_the_choice() -> None:
     few = plan(keys=1000, max_entries=8, forgers=1)
     assert few.unforged is not None
     assert few.chosen.error < 1.05 * few.unforged.error
-    for wrong in (-1, 100_000, float("nan")):
+    for wrong in (-1, 1.5, 2.7, 100_000, 100_001, float("nan"), float("inf")):
         with pytest.raises(Refused, match="Forgers are"):
             plan(keys=1000, max_entries=8, forgers=wrong)
+
+
+def test_where_a_report_is_about_one_key() -> None:
+    """Forgers are all about theirs: of 1,000 keys, 1% of them are ten times the others, and not 15.8 people's worth."""
+    mechanism = make_mechanism("privkv", epsilon=1.0, size=1000, max_entries=8)
+    damage = damage_to(mechanism, Goal("frequency", 1.0, 8, values="signed"))
+    assert damage is not None
+    most = max(mechanism.effects()[:, 0])
+    assert damage.up == pytest.approx(1000 * most)
+    assert damage.moved(0.01) == pytest.approx(0.01 / (0.01 + 0.99 / 1000) * most)
+    assert "1% forgers move a key that as many reports are about as about any other by at most 1.44" in (
+        damage.words()
+    )
+    # y of 100,000 reports, all about the key, among (100,000 - y) / 1,000 others.
+    assert damage.into_top is not None
+    lifted = [y * most / (y + (100_000 - y) / 1000) for y in (damage.into_top - 1, damage.into_top)]
+    one = damage_to(make_mechanism("collision", epsilon=1.0, max_entries=8), Goal("frequency", 1.0, 8))
+    assert one is not None
+    assert one.into_top is not None
+    tenth = one.up * one.into_top / (100_000 - one.into_top)
+    assert lifted[0] < 1.001 * tenth
+    assert lifted[1] > 0.999 * tenth
 
 
 def test_strong_plans_are_affordable() -> None:
@@ -118,7 +140,7 @@ def test_so_many_forgers_lift_a_key_into_the_top_ten() -> None:
     tenth = float(np.sort(crowd.frequency)[-10])
     damage = damage_to(mechanism, goal)
     assert damage is not None
-    assert damage.into_top == into_top(goal, damage.up)
+    assert damage.into_top == into_top(goal, mechanism.influence("frequency"))
     wanted = math.ceil(users * tenth / (damage.up + tenth))
     assert wanted == pytest.approx(damage.into_top, rel=0.25)
     for factor, lifted in ((0.75, False), (1.25, True)):

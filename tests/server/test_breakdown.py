@@ -9,17 +9,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from helpers import refused
+from hubbub.cli import main
 from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
-from hubbub.protocol.files import total_of
+from hubbub.protocol.files import save_states, total_of
 from hubbub.protocol.strata import UNTOLD, Stratum
 from hubbub.protocol.task import RESERVED, Task
 from hubbub.server.breakdown import Breakdown, compare_groups, estimate_by
 from hubbub.server.estimates import estimate
 from hubbub.server.findings import width_for
+from hubbub.server.fold import aggregate
 from hubbub.server.portions import Choice
+from hubbub.simulation.forgery import forge
 from hubbub.simulation.rehearsal import repeated_states, simulate, true_values
 
 KEYS = 64
@@ -350,3 +354,50 @@ def test_one_key_can_be_drawn_over_all_groups(three: dict[Stratum, State]) -> No
     axes = estimate_by(labelled(), three, "country").plot(0)
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["de", "fr", "us"]
     assert axes.get_title(loc="left").startswith("0: share of users")
+
+
+# Forged reports
+
+
+def test_forgers_may_all_be_in_one_group() -> None:
+    """They choose their labels: a share of all is that many in every group, and a group of fewer is not shown.
+
+    20 runs of all forgers in the smaller group: intervals that miss once in 10^8 times hold, and those that allow for
+    1% of the group only do not.
+    """
+    task, level = labelled(), 1 - 1e-8
+    missed = 0
+    for run in range(20):
+        states = states_of(task, {"de": 20_000, "fr": 2_000, "us": 150})
+        forged = aggregate(task, forge(task, 220, "maximal", [0], seed=run))
+        states[Stratum(("fr",))] = states[Stratum(("fr",))].merge(forged)
+        entries = crowd(shares(0.5), 2_000, 1)
+        truth = true_values(task, entries, "frequency", task.keys.ids_of([0]))[0]
+        found = estimate_by(task, states, "country", [0], "frequency", level, forgers=0.01)
+        assert (found["de"].forgers, found["fr"].forgers) == (224, 224)
+        assert found["fr"].low[0] <= truth <= found["fr"].high[0]
+        alone = estimate(task, states[Stratum(("fr",))], [0], "frequency", level, forgers=0.01)
+        missed += not alone.low[0] <= truth <= alone.high[0]
+        assert list(found.withheld) == ["us"]
+        with refused("us", "224 forged"):
+            found["us"]
+    assert missed == 20
+    with refused("state fewer forgers"):
+        estimate_by(task, states, "country", forgers=50_000)
+
+
+def test_forgers_among_chosen_reports(tmp_path: Path) -> None:
+    """The command allows for as many in what is chosen, as in the whole."""
+    task = labelled()
+    save_states(tmp_path / "visits.state", task, states_of(task, {"de": 20_000, "fr": 2_000}))
+    asked = [
+        "estimate",
+        str(tmp_path / "visits.state"),
+        "--where",
+        "country=fr",
+        "--forgers",
+        "0.01",
+        "--json",
+    ]
+    said = CliRunner().invoke(main, asked)
+    assert json.loads(said.output)["forgers"] == 220

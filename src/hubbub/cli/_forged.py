@@ -66,7 +66,8 @@ def _show(found: Forged, plot: Path | None) -> None:
         for name in ("without forgers", "with forgers", "moved by"):
             table.add_column(name, justify="right")
         for row in found.rows():
-            numbers = (f"{row['before']:.4f}", f"{row['after']:.4f}", f"{row['shift']:+.4f}")
+            forms = (("before", ".4f"), ("after", ".4f"), ("shift", "+.4f"))
+            numbers = ("?" if row[name] is None else format(row[name], form) for name, form in forms)
             table.add_row(Text(visible(row["key"])), *numbers)
         Console().print(table)
     for line in found.closing():
@@ -86,13 +87,16 @@ def draw(path: Path, found: Forged) -> None:
     optional("matplotlib", "plots").use("Agg")
     pyplot = optional("matplotlib.pyplot", "plots")
     figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
-    known = np.isfinite(found.before) & np.isfinite(found.after)
-    span = np.array([min(0.0, found.before[known].min()), found.before[known].max()])
+    known = np.isfinite(found.shift)
+    before = found.before[known]
+    span = np.array([before.min(initial=0.0), before.max(initial=0.0)])
     axes.plot(span, span, color="0.6", linewidth=1, label="not moved")
-    if found.most is not None:
-        axes.fill_between(
-            span, span - found.most, span + found.most, color="#0f766e", alpha=0.12, label="the bound"
-        )
+    if found.most is not None and np.ptp(found.most) == 0:
+        low, high = span - found.most[0], span + found.most[0]
+        axes.fill_between(span, low, high, color="#0f766e", alpha=0.12, label="the bound")
+    elif found.most is not None:
+        ends = before - found.most[known], before + found.most[known]
+        axes.vlines(before, *ends, color="#0f766e", alpha=0.12, label="the bound")
     others = known & ~found.targets
     axes.scatter(found.before[others], found.after[others], s=8, color="#8a9099", label="other keys")
     if found.targets.any():

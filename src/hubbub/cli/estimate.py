@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     "--forgers",
     type=float,
     default=0.0,
-    help="Intervals that hold although so many reports are forged: a number, or a share such as 0.01.",
+    help="Intervals that hold although so many reports are forged: a number, or a share of all such as 0.01.",
 )
 @click.option("-o", "--output", type=ESTIMATES, help="Write all rows to .csv, .json or .parquet.")
 @json_option
@@ -78,8 +78,9 @@ def command(
     from hubbub.cli._show import show_estimate, show_warnings, shown
     from hubbub.plan.advice import advised
     from hubbub.protocol.files import open_states
-    from hubbub.server.breakdown import chosen_strata, estimate_by, sum_of
+    from hubbub.server.breakdown import chosen_strata, estimate_by, reports_in, sum_of
     from hubbub.server.estimates import estimate
+    from hubbub.server.forgers import how_many
     from hubbub.tables.counts import read_vocabulary
 
     task, states = open_states(state)
@@ -104,7 +105,9 @@ def command(
         say(as_json, data, lambda: show_groups(groups, top))
         return
     total = sum_of(task, states, chosen_strata(task, states, choice))
-    made = estimate(task, total, *options, correct=correct, forgers=forgers)
+    # Forgers choose labels and periods: all of them may be in what is asked about.
+    forged = how_many(forgers, reports_in(states))
+    made = estimate(task, total, *options, correct=correct, forgers=forged)
     result = replace(advised(task, made), group=choice.words())
     if output is not None:
         result.save(output)

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from hubbub.mechanisms.shared.several_keys import Landing
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.hashing import Family, hash_entries
 from hubbub.model.keys import Keys, bits_for
@@ -231,10 +232,15 @@ class Compressive(Mechanism):
         """One side or the other of the key's block."""
         return np.array([[self.gain, np.nan], [-self.gain, np.nan]])
 
-    @property
-    def keys_at_once(self) -> float:
-        """Of one block: the signs of each are the right ones in half of the rows."""
-        return 1 + math.floor(math.log2(self.rows))
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
+        return self._landing(self.rows).at_once
+
+    def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
+        return abs(float(way[0])) * self._landing(self.rows if chosen else 1).best(count)
+
+    def _landing(self, rows: int) -> Landing:
+        """Of keys in one block: each has the right sign in half of the rows; a report tells one side or the other."""
+        return Landing((self.gain, -self.gain), (0.5, 0.5), 1 + math.log2(rows))
 
     def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
         """Of the keys of one block, the side that most weight is on in the report's row."""

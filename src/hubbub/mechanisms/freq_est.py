@@ -218,8 +218,7 @@ class FreqEst(Listed):
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
         return (named_tally(self.size, self.weights, slice(1, None)),)
 
-    @property
-    def keys_at_once(self) -> float:
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """All: a report speaks of every key by itself."""
         return self.size
 

@@ -167,8 +167,7 @@ class GaussianNoise(Listed):
         """Noise reaches the end of the wire with a probability below 1e-30 per number."""
         return ends_telltale(slice(1, None), 2 * self._most, 1e-30 * self.size)
 
-    @property
-    def keys_at_once(self) -> float:
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """All: a report speaks of every key by itself."""
         return self.size
 

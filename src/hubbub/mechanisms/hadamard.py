@@ -194,10 +194,14 @@ class HadamardResponse(Mechanism):
         """One side or the other of the key's block."""
         return np.array([[1 / self.gain, np.nan], [-1 / self.gain, np.nan]])
 
-    @property
-    def keys_at_once(self) -> float:
-        """Of one block: rows that are no sums of each other are all +1 in one of 2^r columns."""
-        return self.block_size.bit_length() - 1
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
+        """All of one block: every row is +1 in its first column."""
+        return -(-keys.count // self.blocks)
+
+    def chosen_first(self, keys: Keys) -> UInt64s:
+        """Block by block."""
+        ids = keys.all_ids()
+        return ids[np.argsort(self._place(keys, ids)[0], kind="stable")]
 
     def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
         """The columns where the rows of these keys agree best, in turn."""

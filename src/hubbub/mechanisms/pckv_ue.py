@@ -20,7 +20,7 @@ from hubbub.mechanisms.freq_est import Digits
 from hubbub.mechanisms.shared.listed import KeyValue, SideRates
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Goal
+from hubbub.model.mechanism import Goal, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.telltale import Telltale, tally_telltale
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
@@ -128,8 +128,7 @@ class PCKVUE(KeyValue):
                 rest = higher
         return named
 
-    @property
-    def keys_at_once(self) -> float:
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """All: a report speaks of every key by itself."""
         return self.size
 

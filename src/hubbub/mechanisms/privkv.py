@@ -128,8 +128,16 @@ class PrivKV(KeyValue):
         return np.where(cells[:, None] < 0, fields, np.stack([cells // 3, cells % 3], axis=1))
 
     def effects(self) -> Floats:
-        """Of a report about the key, if as many are about it as about any other; the others add nothing."""
-        return np.concatenate([super().effects(), np.zeros((1, 2))])
+        """Of a report about the key, among those about it; the others add nothing."""
+        return np.concatenate([super().effects() / self.size, np.zeros((1, 2))])
+
+    @property
+    def heard_share(self) -> float:
+        return 1 / self.size
+
+    def heard_about(self, state: State, keys: Keys, ids: UInt64s, more: int = 0) -> Floats:
+        asked = state.totals[self.places(keys, ids)].sum(axis=1) + more
+        return np.asarray(asked * (1 - self._nobody(state.count + more)))
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         return (np.isin(reports[:, 1], ids) & (reports[:, 2] < 2)).astype(np.int64)

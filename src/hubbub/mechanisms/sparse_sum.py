@@ -26,8 +26,9 @@ from pydantic import Field
 
 from hubbub.mechanisms.shared.clipped_walk import Walk, WalkShape, respond_walk
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
-from hubbub.mechanisms.shared.loudness import shared_keys
+from hubbub.mechanisms.shared.several_keys import aligned_at_once, best_aligned
 from hubbub.model.guarantee import Guarantee, Unit
+from hubbub.model.influence import weighted
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
@@ -340,10 +341,14 @@ class SparseSum(Hashed):
         beyond = laplace_beyond(step * (steps - 1) - clip, self._scale[0] / self._scale[1])
         return (*seed, *ends_telltale(slice(1, None), 2 * steps, beyond))
 
-    @property
-    def keys_at_once(self) -> float:
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """Keys in different bins do not stand in each other's way, and those in one bin must have the right signs."""
-        return shared_keys(self.seed_bits, 1 - 1 / (2 * self.buckets))
+        return aligned_at_once(self.seed_bits, self.buckets)
+
+    def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
+        """The most that a bin says, in one direction for keys of one sign and in the other for the others."""
+        most = weighted(self.effects(), *way).up
+        return most * best_aligned(self.seed_bits if chosen else 0, self.buckets, count)
 
     def best_fields(self, wanted: Floats, fields: Int64s) -> Int64s:
         """Every bin by itself: its largest or its least number."""

@@ -264,8 +264,7 @@ class ValueList(Listed):
         )
         return float((bit * number) ** self.size)
 
-    @property
-    def keys_at_once(self) -> float:
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """All: a report speaks of every key by itself."""
         return self.size
 

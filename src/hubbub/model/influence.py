@@ -9,6 +9,11 @@ lies between two numbers, `-down` and `up`. So
 
 Frequency and mean are made of the same reports: what a report can add to both together is a polygon in the plane, whose
 corners `corners` finds. Any weighted sum of the two is largest at one of them.
+
+Where only a share of the reports is *heard*, those that the estimate of a key is made from, n is their number, and a
+forger has all of his heard: of m forged among n, of which a share h is heard where they are honest, the forged ones are
+a share m / (m + h (n - m)) of what is heard. That is so in a tree, where few are asked for whole keys, and where a
+report is about one key only.
 """
 
 from __future__ import annotations
@@ -32,11 +37,33 @@ _MOST = 64
 
 @dataclass(frozen=True)
 class Influence:
-    """The most that one report adds to n times an estimate, upwards and downwards, and what replacing one changes."""
+    """The most that one report adds to n times an estimate, upwards and downwards, and what replacing one changes.
+
+    All three are those of a report that is heard, divided by `heard`, the share of honest reports that are.
+    """
 
     up: float
     down: float
     replaced: float
+    heard: float = 1.0
+
+    @property
+    def most(self) -> float:
+        """Upwards or downwards."""
+        return max(self.up, self.down)
+
+    def moved(self, share: float) -> float:
+        """The most that a share of all reports moves the estimate of a key that nobody else has."""
+        return share_of_heard(share, self.heard) * self.heard * self.most
+
+    def where(self, heard: float) -> Influence:
+        """The same where only this share of honest reports is heard."""
+        return Influence(self.up / heard, self.down / heard, self.replaced / heard, self.heard * heard)
+
+
+def share_of_heard(share: float, heard: float) -> float:
+    """The share of forged reports among those that are heard: all of them are, and of the others a share `heard`."""
+    return share / (share + (1 - share) * heard)
 
 
 def of_both(moments: Moments) -> Floats:
@@ -71,15 +98,47 @@ def effects_of(mechanism: Mechanism) -> Floats:
 def influence_of(
     mechanism: Mechanism, quantity: Quantity, frequency: float, center: float, half: float
 ) -> Influence:
-    """As `Mechanism.influence` promises."""
+    """As `Mechanism.influence` promises, of a report that is heard."""
     if quantity == "conditional":
         if not 0 < frequency <= 1:
             raise Refused("What a report does to a conditional mean depends on the share that has the key.")
         found = of_quotient(mechanism.effects(), frequency)
         return Influence(half * found.up, half * found.down, half * found.replaced)
+    return weighted(mechanism.effects(), *direction_of(mechanism, quantity, center, half))
+
+
+def direction_of(mechanism: Mechanism, quantity: Quantity, center: float, half: float) -> Floats:
+    """[2]: how much of frequency and mean is in a quantity, of a conditional mean in what it is moved by."""
     if quantity == "frequency" or (quantity == "sum" and "mean" not in mechanism.quantities):
-        return weighted(mechanism.effects(), 1.0, 0.0)
-    return weighted(mechanism.effects(), center, half)
+        return np.array([1.0, 0.0])
+    return np.array([0.0 if quantity == "conditional" else center, half])
+
+
+def influence_together_of(
+    mechanism: Mechanism,
+    quantity: Quantity,
+    keys: Keys,
+    count: int,
+    center: float,
+    half: float,
+    chosen: bool,
+) -> Influence:
+    """As `Mechanism.influence_together` promises."""
+    if quantity == "conditional" or count < 1:
+        raise Refused(
+            "What a report does to several keys is told of one or more keys, and of sums of reports."
+        )
+    way = direction_of(mechanism, quantity, center, half)
+    up, down = (mechanism.loudest_together(keys, sign * way, count, chosen) for sign in (1, -1))
+    return Influence(up, down, up + down)
+
+
+def loudest_of(mechanism: Mechanism, keys: Keys, ids: UInt64s, way: Floats) -> float:
+    """The most that a report without a seed adds to a direction [2] of frequency and mean, summed up over keys."""
+    blank = np.zeros((1, len(mechanism.layout.fields)), dtype=np.uint64)
+    loudest = mechanism.louder(keys, blank, ids, np.repeat(way[:, None], len(ids), axis=1))
+    said = np.nan_to_num(mechanism.contributions(keys, loudest, ids))[:, 0]
+    return float(way @ said.sum(axis=1))
 
 
 def weighted(corners: Floats, by_frequency: float, by_mean: float) -> Influence:

@@ -224,6 +224,11 @@ class Keys(BaseModel):
         """The code maps that estimates are made from: all, or in a tree those that take no part in the search."""
         return range(self.cohorts) if self.tree is None else self.tree.cohorts_of(len(self.tree.levels))
 
+    @property
+    def asked_share(self) -> float:
+        """The share of people whose reports estimates are made from."""
+        return 1.0 if self.tree is None else self.tree.shares[-1] / sum(self.tree.shares)
+
     def name_of(self, place: int) -> str:
         """The key at a place of a closed vocabulary."""
         return str(place) if self.vocabulary is None else self.vocabulary[place]

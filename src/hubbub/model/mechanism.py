@@ -18,7 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee, Unit
-from hubbub.model.influence import Influence, contributions_one_by_one, effects_of, influence_of
+from hubbub.model.influence import (
+    Influence,
+    contributions_one_by_one,
+    effects_of,
+    influence_of,
+    influence_together_of,
+    loudest_of,
+)
 from hubbub.model.keys import LARGEST_BITS, Keys
 from hubbub.model.measurements import Measurements
 from hubbub.model.record import Entries
@@ -296,19 +303,62 @@ class Mechanism(BaseModel, ABC):
         """[corners, 2]: of the polygon of all that a report can add to n times frequency and mean of one key."""
         return effects_of(self)
 
+    @property
+    def heard_share(self) -> float:
+        """The share of honest reports that the estimate of a key is made from, if no key is asked about more often."""
+        return 1.0
+
+    def heard_about(self, state: State, keys: Keys, ids: UInt64s, more: int = 0) -> Floats:
+        """What the estimate of each key is divided by, if `more` reports that it is made from were added to the state.
+
+        Reports that are heard: of m forged ones the estimate is moved by their contributions over this.
+        """
+        return np.full(len(ids), float(self.heard(state, keys) + more))
+
     def influence(
-        self, quantity: Quantity, frequency: float = 0.0, center: float = 0.0, half: float = 1.0
+        self,
+        quantity: Quantity,
+        frequency: float = 0.0,
+        center: float = 0.0,
+        half: float = 1.0,
+        heard: float | None = None,
     ) -> Influence:
         """The most that any report moves the estimate of one key, times n: see `hubbub.model.influence`.
 
-        In units of a task with this center and half range; conditional means need the key's frequency.
+        In units of a task with this center and half range; conditional means need the key's frequency. `heard` is the
+        share of all reports that the key's estimate is made from, the forged one being among them: all, unless reports
+        are about one key each, where it is that of a key that as many are about as about any other.
         """
-        return influence_of(self, quantity, frequency, center, half)
+        found = influence_of(self, quantity, frequency, center, half)
+        return found.where(self.heard_share if heard is None else heard)
 
-    @property
-    def keys_at_once(self) -> float:
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """How many chosen keys one report can say the most for, under the best of all public seeds."""
         return 1
+
+    def influence_together(
+        self,
+        quantity: Quantity,
+        keys: Keys,
+        count: int,
+        center: float = 0.0,
+        half: float = 1.0,
+        chosen: bool = True,
+    ) -> Influence:
+        """The most that any report moves the sum of the estimates of `count` chosen keys, times n.
+
+        Where reports have public seeds, that depends on the keys: it is the mean over all choices of them, for a forger
+        who chooses the best of all seeds, or who is given one (not `chosen`). Otherwise it is for the worst choice.
+        """
+        return influence_together_of(self, quantity, keys, count, center, half, chosen)
+
+    def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
+        """The most that a report adds to a direction [2] of frequency and mean, summed up over chosen keys."""
+        return loudest_of(self, keys, self.chosen_first(keys)[:count], way)
+
+    def chosen_first(self, keys: Keys) -> UInt64s:
+        """All keys of a closed vocabulary, in the order in which who wants to move several would choose them."""
+        return keys.all_ids()
 
     def measurements(self, state: State, keys: Keys) -> Measurements | None:
         """Where fewer measurements than keys are made: those measurements, for all keys to be recovered from."""

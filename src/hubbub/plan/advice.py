@@ -13,7 +13,8 @@ from hubbub.plan.ranking import without_sum
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate
-from hubbub.server.findings import width_for
+from hubbub.server.findings import side_of, width_for
+from hubbub.server.forgers import largest_lift
 from hubbub.server.truncation import Truncation, kept_of_long
 
 #: Of fewer people than this no formula for a crowd is to be trusted.
@@ -57,13 +58,15 @@ def goal_of_task(task: Task, quantity: Quantity, users: int, keys: int) -> Goal:
 def outlook(task: Task, estimate: Estimate) -> str:
     """How many people, or which epsilon, would have shown more where nothing stands out.
 
-    Asked about is the next power of ten below what would have stood out. Empty where the planner has no answer.
+    Asked about is the next power of ten below what would have stood out. Empty where there is no answer.
     """
     share = task.scale.kind == "set" or estimate.quantity in ("frequency", "conditional")
     largest = 1.0 if share else _largest(task)
     each = estimate.reports if estimate.quantity == "sum" else 1
     floor = min(estimate.findings.floor / each, largest)
     wanted = 10.0 ** (math.ceil(math.log10(floor)) - 1)
+    if estimate.forgers:
+        return _outlook_with_forgers(task, estimate, wanted, estimate.findings.floor / each)
     keys = estimate.findings.candidates
     goal = goal_of_task(task, "frequency" if share else "mean", estimate.reports, keys)
     error = wanted / width_for(estimate.level, keys * estimate.findings.groups)
@@ -80,6 +83,29 @@ def outlook(task: Task, estimate: Estimate) -> str:
         return f"{advice}, or epsilon {inverse.epsilon_for(error):.3g} with as many as now."
     except Refused:
         return f"{advice}, and with as many as now no epsilon up to 8 would do."
+
+
+def _outlook_with_forgers(task: Task, estimate: Estimate, wanted: float, floor: float) -> str:
+    """How many people it takes if forgers stay as large a part of them.
+
+    What forgers lift a key by does not shrink, and what is left of the floor does, with the root of the people.
+    """
+    honest = estimate.reports - estimate.forgers
+    quantity: Quantity = "frequency" if estimate.quantity == "conditional" else estimate.quantity
+    down = side_of(task, quantity) == "below"
+    lift = largest_lift(task, quantity, estimate.forgers, honest * task.keys.asked_share, down)
+    share = task.scale.kind == "set" or quantity == "frequency"
+    what = "share" if share else "mean"
+    while_forged = f"If {100 * estimate.forgers / estimate.reports:.2g}% of all reports may be forged"
+    if lift >= wanted:
+        return (
+            f"{while_forged}, no number of people shows a {what} of {wanted:g}: a key that nobody has may come out at "
+            f"{lift:.3g}."
+        )
+    if not math.isfinite(floor):
+        return ""
+    people = math.ceil(estimate.reports * ((floor - lift) / (wanted - lift)) ** 2)
+    return f"{while_forged}, a {what} of {wanted:g} takes about {_rounded(people):,} people."
 
 
 def entries_to_take(task: Task, quantity: Quantity, users: int, histogram: Mapping[int, int]) -> Limit | None:

@@ -1,7 +1,7 @@
 """What forged reports could do to a plan, and plans that withstand them.
 
 One forged report among n moves the estimate of a key by up to `Mechanism.influence` / n. A plan that withstands a share
-s of forgers has the least root of error^2 + (s * influence)^2: noise, and the worst that the forgers can add to it.
+of forgers has the least root of error^2 + damage^2: noise, and the worst that so many forgers can add to it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 
 from hubbub.mechanisms.registry import mechanisms
+from hubbub.model.influence import Influence
+from hubbub.model.keys import Keys, bits_for
 from hubbub.model.mechanism import Goal, Mechanism
 from hubbub.plan.costs import server_seconds
 from hubbub.plan.profile import Lengths, Profile
 from hubbub.plan.ranking import Option, expected_reports, offers, option_for, without_sum
 from hubbub.primitives.errors import Refused
+from hubbub.server.forgers import USUAL_KEY, how_many
 
 #: The most frequent keys that a forger may want to be among.
 _TOP = 10
@@ -39,17 +42,21 @@ class Damage:
     into_top: int | None
     #: A conditional mean: numbers, as errors of plans, are those of a key that everybody has.
     conditional: bool = False
+    #: The share of honest reports that are about a key, if no key is asked about more often.
+    heard: float = 1.0
 
-    @property
-    def most(self) -> float:
-        return max(self.up, self.down)
+    def moved(self, share: float) -> float:
+        """What a share of forgers moves a key by at most."""
+        return Influence(self.up, self.down, self.up + self.down, self.heard).moved(share)
 
     def words(self, share: float = USUAL_FORGERS) -> str:
         """One or two sentences."""
         several = "" if self.keys_at_once < 2 else f", {_keys(self.keys_at_once)} of their choice at once"
         of_all = " that everybody has" if self.conditional else ""
+        usual = USUAL_KEY if self.heard < 1 else ""
         others = ", others by that divided by their share" if self.conditional else ""
-        said = f"{100 * share:.3g}% forgers move a key{of_all} by at most {share * self.most:.3g}{others}{several}"
+        moved = self.moved(share)
+        said = f"{100 * share:.3g}% forgers move a key{of_all}{usual} by at most {moved:.3g}{others}{several}"
         if self.into_top is not None:
             word = "forger lifts" if self.into_top == 1 else "forgers lift"
             said += f"; {self.into_top:,} {word} a key that nobody has into the top {_TOP}"
@@ -74,32 +81,46 @@ def damage_to(mechanism: Mechanism, goal: Goal, unit_size: float = 1.0) -> Damag
     except Refused:
         return None
     size = unit_size * (goal.users if goal.quantity == "sum" else 1)
-    top = into_top(goal, found.up) if quantity == "frequency" else None
-    at_once = min(mechanism.keys_at_once, goal.keys)
-    return Damage(size * found.up, size * found.down, at_once, top, quantity == "conditional")
+    top = into_top(goal, found) if quantity == "frequency" else None
+    at_once = min(mechanism.keys_at_once(quantity, _keys_for(mechanism, goal)), goal.keys)
+    return Damage(size * found.up, size * found.down, at_once, top, quantity == "conditional", found.heard)
 
 
-def into_top(goal: Goal, up: float) -> int | None:
-    """y forgers of n give their key y * up / n; the tenth key of the others has its share of n - y reports."""
+def _keys_for(mechanism: Mechanism, goal: Goal) -> Keys:
+    """As many keys as are planned for."""
+    if goal.open:
+        return Keys(kind="folded", salt="0" * 32)
+    room = bits_for(goal.keys * (2 if mechanism.sided else 1))
+    return Keys(kind="closed", size=goal.keys, bits=room, salt="0" * 32)
+
+
+def into_top(goal: Goal, found: Influence) -> int | None:
+    """y forgers of n, heard among h (n - y) others, give their key y u / (y + h (n - y)), u = h * up.
+
+    The tenth key of the others has its share t of n - y reports.
+    """
     if goal.keys <= _TOP:
         return None
     lengths = Lengths.of({min(goal.max_entries, goal.keys): 1}, goal.keys)
     profile = Profile.zipf(lengths, goal.keys)
     tenth = float(profile.shares[np.searchsorted(np.cumsum(profile.keys), _TOP)])
-    return math.ceil(expected_reports(goal) * tenth / (up + tenth))
+    reports, loud = expected_reports(goal), found.up * found.heard
+    # Where a report is about one key only, what is said about the tenth key stays as it is.
+    diluted = tenth if found.heard == 1 else -tenth * (1 - found.heard)
+    return math.ceil(reports * tenth * found.heard / (loud + diluted))
 
 
 def forged_share(forgers: float, users: int) -> float:
     """Forgers as a share of all reports: given as one, below 1, or as a number."""
-    if not 0 <= forgers < users:
-        raise Refused(f"Forgers are a share below 1, or a number below that of users, not {forgers:g}.")
+    if how_many(forgers, users) >= users:
+        raise Refused(f"Forgers are fewer than the {users:,} users, not {forgers:g}.")
     return forgers if forgers < 1 else forgers / users
 
 
 def strained(option: Option, goal: Goal, unit_size: float, share: float) -> float:
     """Root of the squares of error and of what forgers add: infinite where that is not known."""
     found = None if option.mechanism is None else damage_to(option.mechanism, goal, unit_size)
-    return math.inf if found is None else math.hypot(option.error, share * found.most)
+    return math.inf if found is None else math.hypot(option.error, found.moved(share))
 
 
 def withstanding(

@@ -136,7 +136,7 @@ class Plan:
         said = [found.words(share or USUAL_FORGERS)]
         if self.unforged is None:
             return said
-        together = math.hypot(self.chosen.error, share * found.most)
+        together = math.hypot(self.chosen.error, found.moved(share))
         said.append(
             f"With {100 * share:.3g}% forgers, error and what they add come to {together:.4g} (root of the sum of "
             "squares), the least of all options."
@@ -144,7 +144,8 @@ class Plan:
         usual = self.damage(self.unforged)
         if usual is None or self.unforged.mechanism == self.chosen.mechanism:
             return [*said, "Without forgers the choice would be the same."]
-        moved, strain = share * usual.most, math.hypot(self.unforged.error, share * usual.most)
+        moved = usual.moved(share)
+        strain = math.hypot(self.unforged.error, moved)
         return [
             *said,
             f"Without forgers the choice would be {self.unforged.name}{_buckets(self.unforged)} with an error of "

@@ -34,6 +34,7 @@ from hubbub.server.comparison import Comparison, compare
 from hubbub.server.estimates import MEANINGS, Estimate, estimate
 from hubbub.server.findings import Findings
 from hubbub.server.fold import merge_into
+from hubbub.server.forgers import how_many
 from hubbub.server.portions import NOT_TOLD, PERIOD, Choice, by, withheld
 from hubbub.server.truncation import Truncation
 
@@ -253,7 +254,8 @@ def estimate_by(
 
     `names` are one or several of them. `choice` says which strata are asked about, left out all. `truncation` is asked
     what was lost in the strata of a group, and `done` told of every group that is done. All else is as in `estimate`;
-    what stands out, and simultaneous intervals, hold for all keys of all groups together.
+    what stands out, and simultaneous intervals, hold for all keys of all groups together. Forgers choose their labels,
+    so those of all reports may be in every group: where they are as many as its reports, it is not shown.
     """
     names = (names,) if isinstance(names, str) else tuple(names)
     chosen = chosen_strata(task, states, choice or Choice())
@@ -263,8 +265,15 @@ def estimate_by(
             f"Nothing is told about the {' or '.join(names)} of these reports: they were not kept apart when they were "
             "made or added up."
         )
+    forged = how_many(forgers, reports_in(states))
     hidden = withheld(_counts(groups, states), task.minimum_reports)
+    drowned = [group for group, strata in groups.items() if 0 < _heard(task, states, strata) <= forged]
+    hidden = dict.fromkeys(drowned, f"all of its reports may be among the {forged:,} forged ones") | hidden
     shown = {group: strata for group, strata in groups.items() if group not in hidden}
+    if drowned and not shown:
+        raise Refused(
+            f"If {forged:,} reports may be forged, nothing is known about any group: state fewer forgers."
+        )
     if not shown:
         raise Refused(
             f"None of {len(groups):,} groups has {max(task.minimum_reports, 1):,} reports, below which estimates are "
@@ -273,7 +282,7 @@ def estimate_by(
     found = {}
     for group, strata in shown.items():
         options = (keys, quantity, level, simultaneous, refine)
-        more: dict[str, Any] = {"correct": correct, "forgers": forgers, "groups": len(shown)}
+        more: dict[str, Any] = {"correct": correct, "forgers": forged, "groups": len(shown)}
         total, known = sum_of(task, states, strata), truncation(strata)
         one = estimate(task, total, *options, truncation=known, **more)
         found[group] = replace(one, group=group)
@@ -365,6 +374,15 @@ def sum_of(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum
     for stratum in strata:
         merge_into(total, states[stratum])
     return total
+
+
+def reports_in(states: Mapping[Stratum, State]) -> int:
+    """All of them: what a share of forgers is a share of, whichever strata these have chosen."""
+    return sum(state.count for state in states.values())
+
+
+def _heard(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> int:
+    return sum(task.mechanism.heard(states[stratum], task.keys) for stratum in strata)
 
 
 def _counts(groups: Mapping[str, list[Stratum]], states: Mapping[Stratum, State]) -> dict[str, int]:

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hubbub.model.count_laws import Counts
-from hubbub.model.mechanism import Moments
+from hubbub.model.influence import Influence
+from hubbub.model.mechanism import Moments, Quantity
 from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused
 from hubbub.server.intervals import count_variance
@@ -33,12 +34,21 @@ from hubbub.server.intervals import count_variance
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
 
+#: Where a report is about one key only: which keys a bound is for.
+USUAL_KEY = " that as many reports are about as about any other"
+
 
 def how_many(forgers: float, reports: int) -> int:
     """Forged reports: a number, or below 1 a share of all reports, rounded up."""
     if not 0 <= forgers < math.inf or (forgers >= 1 and forgers != int(forgers)):
         raise Refused(f"Forgers are a whole number, or a share of all reports below 1, not {forgers:g}.")
     return int(forgers) if forgers >= 1 else math.ceil(forgers * reports - 1e-9)
+
+
+def influence_on(task: Task, quantity: Quantity, frequency: float = 0.0) -> Influence:
+    """What a report does to a key in the units of a task, and by its share of reports that are heard."""
+    found = task.mechanism.influence(quantity, frequency, task.scale.center, task.scale.half)
+    return found.where(task.keys.asked_share)
 
 
 def forgers_note(forgers: int, reports: int) -> str:
@@ -53,21 +63,22 @@ def influence_words(task: Task) -> str:
     """What one forged report, and one in a hundred, can do to the main thing that a task estimates of a key."""
     quantity = next(each for each in task.mechanism.quantities if each != "conditional")
     try:
-        found = task.mechanism.influence(quantity, center=task.scale.center, half=task.scale.half)
+        found = influence_on(task, quantity)
     except Refused as problem:
         return str(problem)
     what = "share" if quantity == "frequency" else "mean"
-    reach = max(found.up, found.down)
+    usual = USUAL_KEY if task.mechanism.heard_share < 1 else ""
     return (
-        f"Anybody can send a report that no record stands behind. One among n reports moves the {what} of a key by at "
-        f"most {reach:.3g} / n, and if 1% of all reports are forged, by at most {reach / 100:.3g}, whatever they say."
-        f"{_several_words(task)}"
+        f"Anybody can send a report that no record stands behind. One among n reports moves the {what} of a key{usual} "
+        f"by at most {found.most:.3g} / n, and if 1% of all reports are forged, by at most {found.moved(0.01):.3g}, "
+        f"whatever they say.{_several_words(task, quantity)}"
     )
 
 
-def _several_words(task: Task) -> str:
+def _several_words(task: Task, quantity: Quantity) -> str:
     """To how many keys a report can do that, if it is more than one."""
-    several = min(task.mechanism.keys_at_once, task.keys.count)
+    several = task.mechanism.keys_at_once(quantity, task.keys)
+    several = min(several, task.keys.count) if task.keys.kind == "closed" else several
     if several < 2:
         return ""
     if task.seed_from == "server":
@@ -82,23 +93,31 @@ def without(task: Task, moments: Moments, heard: int, forgers: int) -> Iterator[
             f"If {forgers:,} of {heard:,} reports may be forged, nothing is known; state fewer forgers than reports."
         )
     for corner in task.mechanism.effects():
+        out = min(forgers * _heard_as(task, corner), heard - 1)
         if moments.counts is not None:
-            yield _of_counts(task, moments, moments.counts, corner, heard, forgers)
+            yield _of_counts(moments, moments.counts, corner, heard, out)
         else:
-            yield _of_averages(moments, corner, heard, forgers)
+            yield _of_averages(moments, corner, heard, out)
 
 
-def _of_counts(
-    task: Task, moments: Moments, counts: Counts, corner: Floats, heard: int, forgers: int
-) -> Moments:
+def _heard_as(task: Task, corner: Floats) -> int:
+    """As how many reports one is heard that says this.
+
+    In a tree, reports are counted by a coefficient that is 2 for some seeds (`Hashed.heard_in`): one such report counts
+    as two, and names a key once at most. So it is that much against a key, and no more for it than others are.
+    """
+    twice = task.keys.tree is not None and not task.mechanism.empty(task.keys).per_code
+    return 2 if twice and np.nan_to_num(corner).min() < 0 else 1
+
+
+def _of_counts(moments: Moments, counts: Counts, corner: Floats, heard: int, forgers: int) -> Moments:
     """From the counts. Where a report speaks of one key only, as many are taken out as there are about the key."""
     said = np.nan_to_num(corner)
     if isinstance(counts.reports, np.ndarray):
         if not said.any():  # reports about other keys
             return moments
         out: Any = np.minimum(forgers, counts.reports)
-        # Effects are told for keys that as many reports are about as about any other.
-        said, each = said / getattr(task.mechanism, "size", 1), 1.0
+        each = 1.0
     else:
         out, each = forgers, counts.reports / heard
     reports = np.rint(counts.reports - each * out).astype(np.int64)
@@ -174,3 +193,13 @@ def least_away(distances: Floats) -> Floats:
     """How far keys are from 0 whatever the forged reports said: 0 where one thing puts them above and one below."""
     low, high = distances.min(axis=0), distances.max(axis=0)
     return np.where(low > 0, low, np.where(high < 0, high, 0.0))
+
+
+def largest_lift(task: Task, quantity: Quantity, forgers: int, others: float, downwards: bool) -> float:
+    """How far forged reports alone can take a key that nobody has from 0, seen from so many others that are heard.
+
+    Of a conditional mean: how far its frequency. What is not further away does not stand out, however many there are.
+    """
+    asked: Quantity = "frequency" if quantity == "conditional" else quantity
+    found = task.mechanism.influence(asked, center=task.scale.center, half=task.scale.half)
+    return forgers * (found.down if downwards else found.up) / others

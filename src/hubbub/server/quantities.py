@@ -13,7 +13,7 @@ from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
 from hubbub.server.cases import Range
 from hubbub.server.findings import floor_for, largest_value, side_of, strength, towards, width_for
-from hubbub.server.forgers import least_away, without
+from hubbub.server.forgers import largest_lift, least_away, without
 from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.quotients import least_named
 
@@ -105,7 +105,7 @@ def answer(task: Task, state: State, question: Question) -> Answer:
         for left in without(task, moments, reports, question.forgers):
             others.append(_judged(task, left, base, question.width, wanted))
         found = _joined(others)
-        floor += _largest_lift(task, base, question.forgers, reports - question.forgers, side == "below")
+        floor += largest_lift(task, base, question.forgers, reports - question.forgers, side == "below")
     value, error, low, high = found.value, found.error, found.low, found.high
     significance = towards(found.distance, side)
     if question.refine != "none":
@@ -162,13 +162,6 @@ def _joined(parts: list[_Judged]) -> _Judged:
         distance=least_away(np.stack([part.distance for part in parts])),
         unknown=np.logical_or.reduce([part.unknown for part in parts]),
     )
-
-
-def _largest_lift(task: Task, base: Quantity, forgers: int, others: int, downwards: bool) -> float:
-    """How far forged reports alone can take a key that nobody has from 0, seen from the others."""
-    asked = "frequency" if base == "conditional" else base
-    found = task.mechanism.influence(asked, center=task.scale.center, half=task.scale.half)
-    return forgers * (found.down if downwards else found.up) / others
 
 
 def of_people_drawn(moments: Moments, reports: int) -> Moments:

@@ -14,12 +14,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from hubbub.mechanisms.shared import loudness
+from hubbub.mechanisms.shared import loudness, several_keys
 from hubbub.mechanisms.shared.tallies import Lot, add_votes, tally_prf, tally_walsh
 from hubbub.mechanisms.shared.tallies import Votes as Votes
 from hubbub.model.hashing import Family, bucket_bits, cohort_of, hash_entries, seed_rows
+from hubbub.model.influence import direction_of
 from hubbub.model.keys import Keys
-from hubbub.model.mechanism import Mechanism
+from hubbub.model.mechanism import Mechanism, Quantity
 from hubbub.model.record import Entries
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
@@ -380,11 +381,12 @@ class Hashed(Mechanism):
     def effects(self) -> Floats:
         return loudness.hashed_effects(self)
 
-    @property
-    def keys_at_once(self) -> float:
-        return loudness.shared_keys(
-            self.seed_bits, 1 / (self.buckets * (2 if self.no_votes[0].signed else 1))
-        )
+    def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
+        way = direction_of(self, quantity, 0.0, 1.0)
+        return max(each.at_once for each in several_keys.landings(self, keys, way, chosen=True))
+
+    def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
+        return max(each.best(count) for each in several_keys.landings(self, keys, way, chosen))
 
     def best_fields(self, wanted: Floats, fields: Int64s) -> Int64s:
         """Fields after the seed with the largest sum of wanted [n, channels, buckets] times votes."""

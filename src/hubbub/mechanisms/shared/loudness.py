@@ -6,7 +6,6 @@ second time: it is asked of the mechanism's own estimates, see `vote_worth`.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -109,14 +108,6 @@ def hashed_effects(mechanism: Hashed) -> Floats:
         return max(found, key=lambda each: float(np.nan_to_num(each) @ way))
 
     return corners(furthest)
-
-
-def shared_keys(bits: float, chance: float) -> float:
-    """How many keys share what a report says under the best of 2^bits seeds, each doing so with this chance.
-
-    Under one seed, r - 1 others do with chance^(r - 1): the largest r for which that is expected of one seed at least.
-    """
-    return 1 + math.floor(bits * math.log(2) / -math.log(chance) + 1e-9) if chance < 1 else math.inf
 
 
 def best_of_all(mechanism: Hashed, wanted: Floats, fields: Int64s) -> Int64s:
