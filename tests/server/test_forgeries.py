@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from hubbub.protocol.task import Task
 from hubbub.server.evidence import Evidence
 from hubbub.server.fold import aggregate
 from hubbub.server.forgeries import FALSE_ALARMS, Notice, notice, notice_state, shared_buckets
-from hubbub.server.odds import chernoff, crowding, outlier, repetition, unevenness
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.populations import uniform_population, zipf_population
 from hubbub.simulation.rehearsal import simulate
@@ -50,64 +48,6 @@ def crowd(kind: str, users: int, entries: int, seed: int) -> Entries:
     ids = np.tile(np.arange(held, dtype=np.uint64), users)
     offsets = np.arange(users + 1, dtype=np.int64) * held
     return Entries(ids, np.full(len(ids), GRID, dtype=np.int64), offsets)
-
-
-# The odds
-
-
-def every_count(reports: int, law: list[float]) -> list[tuple[NDArray[np.int64], float]]:
-    """All counts of so many reports over a few cells, with their probabilities."""
-    found: dict[tuple[int, ...], float] = {}
-    for places in product(range(len(law)), repeat=reports):
-        counts = tuple(np.bincount(places, minlength=len(law)).tolist())
-        found[counts] = found.get(counts, 0.0) + float(np.prod([law[place] for place in places]))
-    return [(np.array(counts), chance) for counts, chance in found.items()]
-
-
-def excess(odds: Callable[[NDArray[np.int64]], float], reports: int, law: list[float]) -> float:
-    """By how much the chance of odds of at most a exceeds a, at worst: at most 0 if the odds are true."""
-    pairs = sorted((odds(counts), chance) for counts, chance in every_count(reports, law))
-    values, total = np.array([pair[0] for pair in pairs]), np.cumsum([pair[1] for pair in pairs])
-    return float((total - values)[values < 1].max(initial=-1.0))
-
-
-LAWS = [[0.25] * 4, [0.1, 0.2, 0.3, 0.4]]
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_odds_are_never_too_small(law: list[float]) -> None:
-    """Exactly, over all outcomes of 7 reports in 4 cells; with a law that is 30% off they are."""
-    most, least = np.array(law), np.array(law)
-    assert excess(lambda counts: outlier(counts, 7, least, most), 7, law) <= 1e-12
-    assert excess(lambda counts: outlier(counts, 7, 0.7 * least, 0.7 * most), 7, law) > 0
-    assert excess(lambda counts: crowding(counts, 7, max(law)), 7, law) <= 1e-12
-    assert excess(lambda counts: unevenness(counts, 7, most), 7, law) <= 1e-12
-
-
-def test_odds_of_repetition_are_never_too_small() -> None:
-    """Exactly: 7 reports that are one of 4 or of 40."""
-    for law in (*LAWS, [0.025] * 3 + [0.925]):
-
-        def odds(counts: NDArray[np.int64], most: float = max(law)) -> float:
-            return repetition(int(counts.sum() - (counts > 0).sum()), 7, most)
-
-        assert excess(odds, 7, law) <= 1e-12
-    assert repetition(0, 7, 0.1) == 1.0
-    assert repetition(40, 1000, 1e-5) < 1e-10
-
-
-def test_odds_notice_what_they_are_for() -> None:
-    """Large counts: an uneven draw, a crowd in a few cells, one cell; an even one where it should not be."""
-    rng = np.random.default_rng(4)
-    drawn = np.bincount(rng.integers(0, 4096, 40_000), minlength=4096)
-    assert unevenness(drawn, 40_000, 1 / 4096) > 0.01
-    assert crowding(drawn, 40_000, 1 / 4096) > 0.01
-    assert outlier(drawn, 40_000, 1 / 4096, 1 / 4096) > 0.01
-    clumped = drawn + np.where(np.arange(4096) < 200, 10, 0)
-    assert unevenness(clumped, int(clumped.sum()), 1 / 4096) < 1e-9
-    assert crowding(clumped, int(clumped.sum()), 1.05 / 4096) < 1e-9
-    assert unevenness(np.full(4096, 10), 40_960, 1 / 4096) < 1e-9
-    assert chernoff(30, 4096, 1e-4) < 1e-9
 
 
 # Honest crowds

@@ -10,16 +10,23 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
 
 from hubbub.primitives.arrays import Floats, Int64s
+from hubbub.primitives.rare_counts import (
+    binomial_at_least,
+    binomial_at_most,
+    binomial_chance,
+    poisson_at_least,
+    poisson_at_most,
+    poisson_chance,
+)
 
 #: Tail probabilities of one cell at which crowded cells are counted.
 _LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 #: Cells whose tails are worked out, of those that have bounds of their own.
 _FURTHEST = 64
-#: Odds beyond which a count is cut in the sum of squares; how many tilts are tried.
-_CUT, _TILTS = 1e-9, 60
+#: Deviations, and counts, beyond which counts are not told apart; how many tilts are tried.
+_WIDTH, _FEW, _TILTS = 7, 12, 60
 #: Laws with more different probabilities than this are not tested for evenness.
 MOST_CLASSES = 4
 
@@ -31,16 +38,16 @@ def outlier(counts: Int64s, reports: int, least: float | Floats, most: float | F
     stochastic order, because a sum of independent coins grows with each one's probability. Summed up over the cells.
     """
     if np.ndim(most) == 0 and np.ndim(least) == 0:
-        high = stats.binom.sf(int(counts.max()) - 1, reports, most)
-        low = stats.binom.cdf(int(counts.min()), reports, least)
+        high = binomial_at_least(int(counts.max()), reports, most)
+        low = binomial_at_most(int(counts.min()), reports, least)
     else:
         # The tails of those that lie furthest out by the size of their deviation; the others' need not be known.
         upper, lower = (np.minimum(np.broadcast_to(bound, counts.shape), 1.0) for bound in (most, least))
         far = np.argsort(-_deviation(counts, reports, upper))[:_FURTHEST]
-        high = stats.binom.sf(counts[far] - 1, reports, upper[far]).min()
+        high = binomial_at_least(counts[far], reports, upper[far]).min()
         far = np.argsort(_deviation(counts, reports, lower))[:_FURTHEST]
-        low = stats.binom.cdf(counts[far], reports, lower[far]).min()
-    return float(min(1.0, 2 * len(counts) * min(high, low)))
+        low = binomial_at_most(counts[far], reports, lower[far]).min()
+    return min(1.0, 2 * len(counts) * float(min(high, low)))
 
 
 def _deviation(counts: Int64s, reports: int, chances: Floats) -> Floats:
@@ -54,12 +61,20 @@ def crowding(counts: Int64s, reports: int, most: float) -> float:
     q = P(binomial >= x), so r of them have odds of at most exp(-M D(r/M || q)) (Chernoff), D the relative entropy.
     Several x are looked at, and their odds added up.
     """
-    cells, odds = len(counts), 1.0
+    cells, odds, first = len(counts), 1.0, math.floor(reports * most) + 1
+    edges = np.arange(first, first + _wide(reports * most))
+    beyond = binomial_at_least(int(edges[-1]) + 1, reports, most)
+    chances = np.where(edges <= reports, binomial_chance(np.minimum(edges, reports), reports, most), 0.0)
+    tails = np.cumsum(chances[::-1])[::-1] + beyond
     for level in _LEVELS:
-        edge = int(stats.binom.isf(level, reports, most)) + 1
-        q = float(stats.binom.sf(edge - 1, reports, most))
-        odds = min(odds, chernoff(int((counts >= edge).sum()), cells, q))
+        place = int((tails >= level).sum())
+        odds = min(odds, chernoff(int((counts >= edges[place]).sum()), cells, float(tails[place])))
     return min(1.0, len(_LEVELS) * odds)
+
+
+def _wide(mean: float) -> int:
+    """So many counts beside the mean that those beyond them are rarer than 1e-9."""
+    return math.ceil(_WIDTH * math.sqrt(mean)) + _FEW
 
 
 def chernoff(found: int, trials: int, chance: float) -> float:
@@ -78,20 +93,22 @@ def unevenness(counts: Int64s, reports: int, law: float | Floats) -> float:
 
     Given their total, independent Poisson counts with means n p have the law of n reports; the total is n with
     probability at least 1 / (sqrt(2 pi n) exp(1 / 12 n)) (Stirling), so what Poisson counts do with probability p,
-    reports do with at most p times that. The statistic is the sum of (c - n p)^2 - c, where large counts are cut
-    so that its exponential moments are finite, and the bound is Chernoff's, over a ladder of tilts.
+    reports do with at most p times that. The statistic is the sum of (c - n p)^2 - c, of counts that are cut on both
+    sides so that its exponential moments are small, and the bound is Chernoff's, over a ladder of tilts.
     """
     total, tables = 0.0, []
     for chance in np.unique(law).tolist():
         chosen = counts if np.ndim(law) == 0 else counts[law == chance]
         mean, size = reports * chance, len(chosen)
-        top = int(stats.poisson.isf(_CUT, mean)) + 2
-        numbers = np.arange(top + 1)
-        chances = stats.poisson.pmf(numbers, mean)
-        chances[top] = stats.poisson.sf(top - 1, mean)
+        wide = _wide(mean)
+        bottom, top = max(0, math.floor(mean) - wide), math.floor(mean) + wide
+        numbers = np.arange(bottom, top + 1)
+        chances = poisson_chance(numbers, mean)
+        chances[0], chances[-1] = poisson_at_most(bottom, mean), poisson_at_least(top, mean)
         scores = (numbers - mean) ** 2 - numbers
-        scores[int(mean) :] = np.maximum.accumulate(scores[int(mean) :])
-        total += float(np.bincount(np.minimum(chosen, top), minlength=top + 1) @ scores)
+        rising = math.floor(mean) - bottom
+        scores[rising:] = np.maximum.accumulate(scores[rising:])
+        total += float(np.bincount(np.clip(chosen, bottom, top) - bottom, minlength=len(numbers)) @ scores)
         tables.append((size, chances, scores))
     expected = sum(size * float(chances @ scores) for size, chances, scores in tables)
     spread = sum(size * float(chances @ (scores - chances @ scores) ** 2) for size, chances, scores in tables)
