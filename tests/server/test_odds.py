@@ -90,7 +90,7 @@ def test_laws_that_are_30_percent_off_are_noticed() -> None:
 @pytest.mark.parametrize("mean", [0.01, 1.0, 1e3, 1e4, 1e5])
 @pytest.mark.parametrize("cells", [64, 1000])
 def test_evenness_of_cells_of_any_size(cells: int, mean: float) -> None:
-    """Honest draws are usual however large the counts (odds below 1e-9: in at most 1e-7 of all runs), and tilted ones are not."""
+    """Honest draws are usual (odds below 1e-9: in at most 1e-7 of all runs), and tilted ones are not."""
     reports, rng = max(round(cells * mean), 1), np.random.default_rng(cells)
     law = np.full(cells, 1 / cells)
     tilted = np.where(np.arange(cells) % 2, 1.3, 0.7) / cells

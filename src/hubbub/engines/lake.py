@@ -205,7 +205,7 @@ def _fold(task: Task, work: _Work) -> tuple[dict[Stratum, State], list[Rejected]
     """
     pa = optional("pyarrow", "lake")
     evidence = Evidence(task) if work.evidence else None
-    folds = {stratum: Fold(task, evidence) for stratum in work.strata}
+    folds = {stratum: Fold(task, evidence, stratum) for stratum in work.strata}
     turn, aside = work.turn, folds[work.strata[0]]
     checks = (("task", partial(rows_of, digest=task.digest.hex()), OTHER_TASK), ("batch", named, NO_ID))
     for group, repeated in work.groups:

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
+from hubbub.primitives.rare_counts import binomial_chance
 
 #: Bits of a seed that are counted together: its low ones, and the high ones of longer seeds.
 _LOW, _HIGH = 16, 8
@@ -38,6 +40,8 @@ class Telltale:
     read: Callable[[UInt64s], Int64s]
     least: float | Floats
     most: float | Floats
+    #: How often each number was met, where a state has these counts anyway.
+    of_state: Callable[[State], Int64s] | None = None
 
     @property
     def exact(self) -> bool:
@@ -72,7 +76,9 @@ def _bits(
     )
 
 
-def drawn_telltale(name: str, what: str, law: Floats, column: int) -> Telltale:
+def drawn_telltale(
+    name: str, what: str, law: Floats, column: int, of_state: Callable[[State], Int64s] | None = None
+) -> Telltale:
     """A field that is drawn by a law without looking at the record; the cells of a long one are added up."""
     step = -(-len(law) // MOST_CELLS)
     folded = np.add.reduceat(law, np.arange(0, len(law), step))
@@ -84,11 +90,15 @@ def drawn_telltale(name: str, what: str, law: Floats, column: int) -> Telltale:
         lambda reports: (reports[:, column] // divisor).astype(np.int64),
         folded,
         folded,
+        of_state if step == 1 else None,
     )
 
 
 def outcome_telltales(
-    weights: Weights | None, what: str, read: Callable[[UInt64s], UInt64s]
+    weights: Weights | None,
+    what: str,
+    read: Callable[[UInt64s], UInt64s],
+    of_state: Callable[[State], Int64s] | None = None,
 ) -> tuple[Telltale, ...]:
     """Whole outcomes of a mechanism by weights, where there are few enough to count each."""
     if weights is None or weights[1] > MOST_CELLS:
@@ -102,6 +112,7 @@ def outcome_telltales(
             lambda reports: read(reports).astype(np.int64),
             least,
             most,
+            of_state,
         ),
     )
 
@@ -149,17 +160,9 @@ def tally_telltale(
     what: str, keys: int, idle: float, held: float, read: Callable[[UInt64s], Int64s]
 ) -> Telltale:
     """How many of its keys a report names: each with probability `idle`, one of them perhaps with `held`, alone."""
-    alone, others = _binomial(keys, idle), _binomial(keys - 1, idle)
+    alone, others = (binomial_chance(np.arange(count + 1), count, idle) for count in (keys, keys - 1))
     one = np.convolve(others, [1 - held, held])
     return Telltale("tally", what, keys + 1, read, np.minimum(alone, one), np.maximum(alone, one))
-
-
-def _binomial(count: int, share: float) -> Floats:
-    """Probabilities of 0 .. count; `share` is strictly between 0 and 1."""
-    numbers = np.arange(count + 1)
-    steps = np.log(np.maximum(count - numbers[:-1], 1) / np.maximum(numbers[1:], 1))
-    logs = np.concatenate([[0.0], np.cumsum(steps)])
-    return np.asarray(np.exp(logs + numbers * np.log(share) + (count - numbers) * np.log1p(-share)))
 
 
 def laplace_beyond(distance: float, scale: float) -> float:

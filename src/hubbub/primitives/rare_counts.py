@@ -73,7 +73,8 @@ def _outwards(first: Floats, ratios: Any, deviation: float) -> Floats:
     each = np.minimum(ratios(np.arange(numbers, dtype=np.float64)), 1.0)  # they are, beyond the mean
     sums = 1 + np.cumprod(each[:, :-1], axis=1).sum(axis=1)
     last, rest = np.prod(each, axis=1), each[:, -1]
-    return np.minimum(1.0, first * (sums + np.where(last > 0, last / np.maximum(1 - rest, 1e-15), 0.0)))
+    beyond = np.where(last > 0, last / np.maximum(1 - rest, 1e-15), 0.0)
+    return np.asarray(np.minimum(1.0, first * (sums + beyond)))
 
 
 def poisson_at_least(count: Any, mean: Any) -> Floats:

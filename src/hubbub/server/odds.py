@@ -88,8 +88,8 @@ def chernoff(found: int, trials: int, chance: float) -> float:
     return math.exp(-trials * entropy)
 
 
-def unevenness(counts: Int64s, reports: int, law: float | Floats) -> float:
-    """The odds of counts that lie so far from a law that is known, or so near: a test of squares, both sides.
+def unevenness(counts: Int64s, reports: int, law: float | Floats, both: bool = True) -> float:
+    """The odds of counts that lie so far from a law that is known, or so near (if `both`): a test of squares.
 
     Given their total, independent Poisson counts with means n p have the law of n reports; the total is n with
     probability at least 1 / (sqrt(2 pi n) exp(1 / 12 n)) (Stirling), so what Poisson counts do with probability p,
@@ -113,6 +113,8 @@ def unevenness(counts: Int64s, reports: int, law: float | Floats) -> float:
     expected = sum(size * float(chances @ scores) for size, chances, scores in tables)
     spread = sum(size * float(chances @ (scores - chances @ scores) ** 2) for size, chances, scores in tables)
     way = 1.0 if total > expected else -1.0
+    if way < 0 and not both:
+        return 1.0
     best = 0.0
     for tilt in np.geomspace(0.05, 40, _TILTS) / math.sqrt(max(spread, 1e-300)):
         exponent = -way * tilt * total
