@@ -13,6 +13,7 @@ from scipy import stats
 from helpers import refused
 from hubbub.checks.worlds import task_for
 from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.hashing import bucket_bits, seed_rows
 from hubbub.model.record import GRID, Entries
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
@@ -301,7 +302,8 @@ def test_pairs_that_share_a_bucket_are_counted() -> None:
     task = a_task("collision")
     mechanism, keys = task.mechanism, task.keys
     seeds = np.arange(500, dtype=np.uint64)
-    found = shared_buckets(mechanism, keys, seeds)  # type: ignore[arg-type]
+    rows = seed_rows(keys, seeds, bucket_bits(mechanism.buckets))[:, 1:].astype(np.int64)  # type: ignore[attr-defined]
+    found = shared_buckets(mechanism, keys, rows)  # type: ignore[arg-type]
     ids = np.array([3, 77], dtype=np.uint64)
     codes = keys.codes(ids, 0)
     entries = Entries(np.tile(ids, 500), np.full(1000, GRID), np.arange(501) * 2)

@@ -32,7 +32,7 @@ from hubbub.collect.snapshots import Current
 from hubbub.collect.store import Store
 from hubbub.protocol.strata import stratum_in
 from hubbub.protocol.task import Task
-from hubbub.server.evidence import Evidence
+from hubbub.server.evidence import Evidence, told_by_states
 from hubbub.server.forgeries import FALSE_ALARMS, Notice, level_of, notice, notice_state
 
 _log = logging.getLogger("hubbub.noticing")
@@ -41,8 +41,8 @@ _log = logging.getLogger("hubbub.noticing")
 _AT_ONCE, _FEWEST = 1 << 22, 256
 
 _NOT_KEPT = (
-    "This task does not keep its reports, and of their sum only this can be tested: whether what is drawn blindly is "
-    "even, and whether a key seems to be held by more people than there are."
+    "This task does not keep its reports, and of their sum only this can be tested: whether a key seems to be held by "
+    "more people than there are."
 )
 _FAILED = "Forged reports: the tests themselves failed; the log says why."
 _WAITING = "Forged reports: too few reports of any group to be looked at yet."
@@ -71,10 +71,11 @@ class Noticing:
     def of(self, task: Task, current: Current) -> dict[str, Any]:
         """The part of a task's overview that is about forged reports. What goes wrong here is no reason to fail."""
         try:
-            if task.keep_reports or task.mechanism.keeps_reports(task.keys):
+            kept = task.keep_reports or task.mechanism.keeps_reports(task.keys)
+            if kept and not told_by_states(task):
                 return self._of_reports(task, current)
             level = level_of(max(current.head.version, 1))  # a snapshot has one, and no other has the same
-            return _said(notice_state(task, current.state, level), _NOT_KEPT)
+            return _said(notice_state(task, current.state, level), "" if told_by_states(task) else _NOT_KEPT)
         except Exception:
             _log.exception("the tests for forged reports of task %s failed", task.digest.hex())
             return {**_said(Notice(current.state.count, False, ()), ""), "words": _FAILED}

@@ -77,12 +77,12 @@ def _bits(
 
 
 def drawn_telltale(
-    name: str, what: str, law: Floats, column: int, of_state: Callable[[State], Int64s] | None = None
+    name: str, what: str, law: Floats, column: int, of_state: Callable[[State], Int64s]
 ) -> Telltale:
     """A field that is drawn by a law without looking at the record; the cells of a long one are added up."""
     step = -(-len(law) // MOST_CELLS)
-    folded = np.add.reduceat(law, np.arange(0, len(law), step))
-    divisor = np.uint64(step)
+    starts, divisor = np.arange(0, len(law), step), np.uint64(step)
+    folded = np.add.reduceat(law, starts)
     return Telltale(
         name,
         what,
@@ -90,7 +90,7 @@ def drawn_telltale(
         lambda reports: (reports[:, column] // divisor).astype(np.int64),
         folded,
         folded,
-        of_state if step == 1 else None,
+        lambda state: np.add.reduceat(of_state(state), starts),
     )
 
 

@@ -24,6 +24,7 @@ from hubbub.protocol.strata import UNTOLD, Stratum
 from hubbub.protocol.task import Task
 
 T = TypeVar("T")
+R = TypeVar("R", np.uint8, np.uint64)
 
 #: Reports that are kept: so many, or as have so many numbers, but at least so many; fewer of each of many periods.
 _KEPT, _MOST_NUMBERS, _FEWEST, _KEPT_OF_PERIOD = 1 << 18, 1 << 20, 256, 1 << 14
@@ -36,19 +37,26 @@ _TILE = 1 << 16
 class Remembered(Generic[T]):
     """What follows from a task and takes a while to work out, for the last few tasks."""
 
-    def __init__(self, make: Callable[[Task], T]) -> None:
-        self._make, self._known = make, OrderedDict[bytes, T]()
+    def __init__(self, make: Callable[[Task], T], most: int = _TASKS) -> None:
+        self._make, self._most, self._known = make, most, OrderedDict[bytes, T]()
 
     def __call__(self, task: Task) -> T:
         if task.digest not in self._known:
             self._known[task.digest] = self._make(task)
-            while len(self._known) > _TASKS:
+            while len(self._known) > self._most:
                 self._known.popitem(last=False)
         return self._known[task.digest]
 
 
 #: What is counted of a task's reports.
 telltales_of = Remembered[tuple[Telltale, ...]](lambda task: task.mechanism.telltales(task.keys))
+
+
+def told_by_states(task: Task) -> bool:
+    """Whether the state of a task's reports tells all that can be tested of them, so that none have to be kept."""
+    if task.memoize != "off" or task.mechanism.keeps_reports(task.keys):
+        return False
+    return all(telltale.of_state is not None for telltale in telltales_of(task))
 
 
 @dataclass
@@ -73,12 +81,12 @@ class Sample:
             self.parts = [(np.concatenate(ranks), np.concatenate(rows))]
         return self.parts[0][1] if self.parts else np.zeros((0, 1), dtype=np.uint64)
 
-    def add(self, count: int, start: int, take: Callable[[Int64s | slice], UInt64s]) -> None:
-        """Count reports at the places from `start` on; `take` gets those at given places among them."""
+    def add(self, count: int, start: int, take: Callable[[Int64s | None], UInt64s]) -> None:
+        """Count reports at the places from `start` on; `take` gets those at given places among them, or all."""
         self._grow(count)
         if self.stride == 1:
             ranks = np.take(_ranks(), np.arange(start, start + count), mode="wrap")
-            self.parts.append((ranks, take(slice(None)).copy()))
+            self.parts.append((ranks, take(None)))
             return
         inside = _places(self.stride)
         tiles = np.arange(start // _TILE, (start + count - 1) // _TILE + 1) * _TILE
@@ -111,7 +119,7 @@ class Evidence:
     task: Task
     #: By period, and under "" where reports of all periods are looked at together.
     samples: dict[str, Sample] = field(default_factory=dict)
-    #: Reports that are not looked at because nothing tells their period.
+    #: Reports that are not looked at: nothing tells their period, or their state says all that there is to say.
     untold: int = 0
 
     @property
@@ -121,17 +129,20 @@ class Evidence:
 
     def add(self, reports: UInt64s, stratum: Stratum = UNTOLD) -> None:
         """Look at reports, unpacked as rows of numbers."""
-        self._add(len(reports), stratum, None, lambda places: reports[places])
+        self._add(len(reports), stratum, None, lambda places: _rows(reports, places))
 
     def add_packed(self, packed: Bytes, stratum: Stratum = UNTOLD, start: int | None = None) -> None:
         """Look at reports [n, width] that are known to be valid; `start` is the first one's place, if it is another."""
         layout = self.task.mechanism.layout
-        self._add(len(packed), stratum, start, lambda places: layout.unpack(packed[places]))
+        self._add(len(packed), stratum, start, lambda places: layout.unpack(_rows(packed, places)))
 
     def _add(
-        self, count: int, stratum: Stratum, start: int | None, take: Callable[[Int64s | slice], UInt64s]
+        self, count: int, stratum: Stratum, start: int | None, take: Callable[[Int64s | None], UInt64s]
     ) -> None:
         if not count:
+            return
+        if told_by_states(self.task):
+            self.untold += count
             return
         if self.task.memoize == "off":
             name = ""
@@ -157,10 +168,15 @@ class Evidence:
             self._sample(name).merge(sample)
 
 
+def _rows(reports: NDArray[R], places: Int64s | None) -> NDArray[R]:
+    """Some rows, or a copy of all."""
+    return reports.copy() if places is None else reports.take(places, axis=0)
+
+
 def _thinned(part: tuple[NDArray[np.uint16], UInt64s], stride: int) -> tuple[NDArray[np.uint16], UInt64s]:
     ranks, rows = part
-    chosen = ranks < _TILE // stride
-    return ranks[chosen], rows[chosen]
+    chosen = np.flatnonzero(ranks < _TILE // stride)
+    return ranks[chosen], rows.take(chosen, axis=0)
 
 
 @lru_cache(maxsize=1)

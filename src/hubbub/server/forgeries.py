@@ -14,6 +14,7 @@ crowd. Against one key, forged reports with fresh seeds do: see "Noticing forged
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from hubbub.model.telltale import Telltale, outcome_bounds, sharing
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.walsh import scatter, transform
 from hubbub.protocol.task import Task
-from hubbub.server.evidence import Evidence, Remembered, Sample, telltales_of
+from hubbub.server.evidence import Evidence, Remembered, Sample, telltales_of, told_by_states
 from hubbub.server.odds import MOST_CLASSES, crowding, outlier, repetition, unevenness
 
 #: How often honest collections are suspected, at most, all tests together.
@@ -141,8 +142,8 @@ def notice(evidence: Evidence, state: State | None = None, level: float = FALSE_
             continue
         tests = _tested(task, sample, None if memoized else state)
         found += [replace(test, words=f"{name}: {test.words}") if name else test for test in tests]
-    if not evidence.samples and state is not None and not memoized:
-        return notice_state(task, state, level)
+    if told_by_states(task) and state is not None:
+        return Notice(state.count, False, tuple(_of_state(task, state)), level)
     untested = _SAID_AGAIN if memoized and not found else ""
     return Notice(evidence.reports + evidence.untold, False, tuple(found), level, untested=untested)
 
@@ -213,17 +214,20 @@ def _counted(telltale: Telltale, counts: Int64s, reports: int, whole: bool) -> l
     return found
 
 
+@lru_cache(maxsize=64)
+def _factors(fields: int) -> UInt64s:
+    """Odd numbers: multiplied by these and added up, different reports come to the same once in 2^64 times."""
+    halves = np.random.default_rng(23).integers(0, 1 << 63, fields, dtype=np.uint64)
+    return halves * np.uint64(2) + np.uint64(1)
+
+
 def _repeated(task: Task, kept: UInt64s) -> list[Finding]:
     """Reports that equal each other: seed, outcome and all."""
     likeliest = task.mechanism.likeliest()
     if likeliest * len(kept) >= 1:
         return []
-    packed = task.mechanism.layout.pack(kept)
-    width = 8 if packed.shape[1] <= 8 else packed.shape[1]
-    padded = np.zeros((len(packed), width), dtype=np.uint8)
-    padded[:, : packed.shape[1]] = packed
-    rows = np.sort(padded.view("<u8" if width == 8 else np.dtype((np.void, width))).reshape(-1))
-    repeats = int((rows[1:] == rows[:-1]).sum())
+    mixed = np.sort(kept @ _factors(kept.shape[1]))
+    repeats = int((mixed[1:] == mixed[:-1]).sum())
     words = f"{repeats:,} of {len(kept):,} reports equal another one"
     return [Finding("equal_reports", words, repetition(repeats, len(kept), likeliest))]
 
@@ -244,15 +248,25 @@ def _shared(task: Task, kept: UInt64s) -> list[Finding]:
     seeds = np.ascontiguousarray(kept[:, 0])
     if mechanism.seed_bits <= _FEW_SEEDS:
         counts = np.bincount(seeds.view(np.int64), minlength=1 << mechanism.seed_bits)
-        together = shared_buckets(mechanism, keys, _all_seeds(mechanism), counts)
+        together = shared_buckets(mechanism, keys, _all_rows(task), counts)
     else:
-        together = shared_buckets(mechanism, keys, seeds)
+        together = shared_buckets(mechanism, keys, _rows(task, seeds))
     words = f"two keys share a bucket in {together.max():,} of {len(kept):,} reports"
     return [Finding("shared_buckets", words, outlier(together, len(kept), 0.0, share))]
 
 
-def _all_seeds(mechanism: Hashed) -> UInt64s:
-    return np.arange(1 << mechanism.seed_bits, dtype=np.uint64)
+def _rows(task: Task, seeds: UInt64s) -> Int64s:
+    """The rows of seeds that buckets are made of."""
+    assert isinstance(task.mechanism, Hashed)
+    return seed_rows(task.keys, seeds, bucket_bits(task.mechanism.buckets))[:, 1:].astype(np.int64)
+
+
+def _rows_of_all(task: Task) -> Int64s:
+    assert isinstance(task.mechanism, Hashed)
+    return _rows(task, np.arange(1 << task.mechanism.seed_bits, dtype=np.uint64))
+
+
+_all_rows = Remembered(_rows_of_all, 8)
 
 
 def _share_of_seeds(task: Task) -> Any:
@@ -261,23 +275,22 @@ def _share_of_seeds(task: Task) -> Any:
     assert isinstance(mechanism, Hashed)
     if mechanism.seed_bits > _FEW_SEEDS:
         return sharing(mechanism.buckets, mechanism.seed_bits)
-    return shared_buckets(mechanism, task.keys, _all_seeds(mechanism)) / (1 << mechanism.seed_bits)
+    return shared_buckets(mechanism, task.keys, _all_rows(task)) / (1 << mechanism.seed_bits)
 
 
 _sharing = Remembered(_share_of_seeds)
 
 
-def shared_buckets(mechanism: Hashed, keys: Keys, seeds: UInt64s, counts: Int64s | None = None) -> Int64s:
-    """For every x but 0: under how many of these seeds two codes that differ by x share a bucket (family walsh).
+def shared_buckets(mechanism: Hashed, keys: Keys, rows: Int64s, counts: Int64s | None = None) -> Int64s:
+    """For every x but 0: under how many seeds two codes that differ by x share a bucket (family walsh).
 
-    With `counts`, a seed counts so often.
+    `rows` are those of the seeds; with `counts`, a seed counts so often.
 
     Hashing is linear: they do where x itself has bucket 0. So these are the sums of one vote for bucket 0 per seed.
     """
     totals = np.zeros(1 << keys.bits, dtype=np.int64)
-    rows = seed_rows(keys, seeds, bucket_bits(mechanism.buckets)).astype(np.int64)
-    zeros = np.zeros(len(seeds), dtype=np.int64)
-    scatter(totals, zeros, rows[:, 1:], zeros, (zeros + 1 if counts is None else counts)[:, None])
+    zeros = np.zeros(len(rows), dtype=np.int64)
+    scatter(totals, zeros, rows, zeros, (zeros + 1 if counts is None else counts)[:, None])
     return transform(totals)[1:] // mechanism.buckets
 
 

@@ -24,7 +24,7 @@ from hubbub.primitives.rare_counts import (
 #: Tail probabilities of one cell at which crowded cells are counted.
 _LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 #: Cells whose tails are worked out, of those that have bounds of their own.
-_FURTHEST = 64
+_FURTHEST = 16
 #: Deviations, and counts, beyond which counts are not told apart; how many tilts are tried.
 _WIDTH, _FEW, _TILTS = 7, 12, 60
 #: Laws with more different probabilities than this are not tested for evenness.
