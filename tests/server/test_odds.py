@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hubbub.server.odds import chernoff, crowding, outlier, repetition, unevenness
+from hubbub.server.odds import chernoff, crowding, outlier, repetition, togetherness, unevenness
 
 
 def every_count(reports: int, law: list[float]) -> list[tuple[NDArray[np.int64], float]]:
@@ -102,3 +102,29 @@ def test_evenness_of_cells_of_any_size(cells: int, mean: float) -> None:
     one = np.zeros(cells, dtype=np.int64)
     one[3] = reports
     assert 0 <= unevenness(one, reports, 1 / cells) <= 1
+
+
+def pair_excess(held: float, claimed_idle: float, claimed_held: float, reports: int = 9) -> float:
+    """As `excess`, of two keys of which one is held by everybody: all outcomes of a few reports."""
+    idle = 0.3
+    law = [(1 - held) * (1 - idle), (1 - held) * idle, held * (1 - idle), held * idle]
+    found = []
+    for counts, chance in every_count(reports, law):
+        each = np.array([counts[2] + counts[3], counts[1] + counts[3]], dtype=np.float64)
+        both = np.array([[each[0], counts[3]], [counts[3], each[1]]], dtype=np.float64)
+        found.append((togetherness(both, each, reports, claimed_idle, claimed_held), chance))
+    found.sort()
+    values, total = np.array([pair[0] for pair in found]), np.cumsum([pair[1] for pair in found])
+    return float((total - values)[values < 1].max(initial=-1.0))
+
+
+def test_odds_of_pairs_are_never_too_small() -> None:
+    """Exactly, held or not; coins that are 30% likelier than it is said are noticed, as are keys that are forged."""
+    for held in (0.3, 0.45, 0.6):
+        assert pair_excess(held, 0.3, 0.6) <= 1e-12
+    rng = np.random.default_rng(5)
+    named = (rng.random((100_000, 6)) < 0.39).astype(np.float64)
+    assert togetherness(named.T @ named, named.sum(axis=0), 100_000, 0.39, 0.6) > 0.01
+    assert togetherness(named.T @ named, named.sum(axis=0), 100_000, 0.3, 0.6) < 1e-9
+    named[:3000, :2] = 1
+    assert togetherness(named.T @ named, named.sum(axis=0), 100_000, 0.39, 0.6) < 1e-9

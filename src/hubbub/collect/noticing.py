@@ -37,8 +37,8 @@ from hubbub.server.forgeries import FALSE_ALARMS, Notice, level_of, notice, noti
 
 _log = logging.getLogger("hubbub.noticing")
 
-#: Reports that one reading reads, and those of a stratum from which on it is looked at.
-_AT_ONCE, _FEWEST = 1 << 22, 256
+#: Reports that one reading reads, those of a stratum from which on it is looked at, and how many are looked at closely.
+_AT_ONCE, _FEWEST, _KEPT = 1 << 22, 256, 1 << 17
 
 _NOT_KEPT = (
     "This task does not keep its reports, and of their sum only this can be tested: whether a key seems to be held by "
@@ -92,7 +92,7 @@ class Noticing:
             # Where shelves were merged, reports have moved: they would be looked at twice.
             gone = looked is not None and looked.done.keys() - ladder.keys()
             if looked is None or gone or looked.epoch != current.head.epoch:
-                looked = self._looked[task.digest] = _Looked(current.head.epoch, Evidence(task))
+                looked = self._looked[task.digest] = _Looked(current.head.epoch, Evidence(task, _KEPT))
         with looked.lock:
             look = sum(number for _, number, _ in ladder.values())
             if looked.said is not None and looked.said[0] >= look:

@@ -24,7 +24,7 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
 from hubbub.model.record import GRID
-from hubbub.model.telltale import Telltale, tally_telltale
+from hubbub.model.telltale import KeyCoins, Telltale, tally_telltale
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
@@ -129,7 +129,19 @@ class PCKVUE(KeyValue):
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
         favoured, other = self.weights
         idle = 2 * other / (favoured + 3 * other)
-        return (tally_telltale("keys named by a report", self.size, idle, 0.5, self._tally),)
+        coins = KeyCoins(self.size, idle, 0.5, self._named)
+        return (tally_telltale("keys named by a report", coins, self._tally),)
+
+    def _named(self, reports: UInt64s) -> NDArray[np.uint8]:
+        """Whether the symbol of each key is not 0."""
+        named = np.zeros((self.size, len(reports)), dtype=np.uint8)
+        for field, first in enumerate(range(0, self.size, _DIGITS)):
+            rest = reports[:, 1 + field].astype(np.int64)
+            for place in range(first, min(first + _DIGITS, self.size)):
+                higher = rest // 3
+                named[place] = rest != 3 * higher
+                rest = higher
+        return named.T
 
     def _tally(self, reports: UInt64s) -> Int64s:
         """How many symbols of each report are not 0."""

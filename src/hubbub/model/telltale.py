@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
@@ -24,6 +25,20 @@ MOST_CELLS = 1 << 18
 
 #: (s, t, W, V): t outcomes with weights in [V, W] that sum to s W + (t - s) V.
 Weights = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class KeyCoins:
+    """Whether a report names a key, for so many keys: coins that fall independently of each other.
+
+    Each names its key with probability `idle`, but for one of them, if any, which does with up to `held`.
+    """
+
+    keys: int
+    idle: float
+    held: float
+    #: Reports to 0 and 1, [n, keys].
+    named: Callable[[UInt64s], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -42,6 +57,8 @@ class Telltale:
     most: float | Floats
     #: How often each number was met, where a state has these counts anyway.
     of_state: Callable[[State], Int64s] | None = None
+    #: The coins behind the number, where it counts the keys that a report names.
+    coins: KeyCoins | None = None
 
     @property
     def exact(self) -> bool:
@@ -156,13 +173,14 @@ def ends_telltale(fields: slice, last: int, most: float) -> tuple[Telltale, ...]
     return rare_telltale("ends", "numbers at the end of their range", at_an_end, most)
 
 
-def tally_telltale(
-    what: str, keys: int, idle: float, held: float, read: Callable[[UInt64s], Int64s]
-) -> Telltale:
-    """How many of its keys a report names: each with probability `idle`, one of them perhaps with `held`, alone."""
+def tally_telltale(what: str, coins: KeyCoins, read: Callable[[UInt64s], Int64s]) -> Telltale:
+    """How many of its keys a report names."""
+    keys, idle, held = coins.keys, coins.idle, coins.held
     alone, others = (binomial_chance(np.arange(count + 1), count, idle) for count in (keys, keys - 1))
     one = np.convolve(others, [1 - held, held])
-    return Telltale("tally", what, keys + 1, read, np.minimum(alone, one), np.maximum(alone, one))
+    return Telltale(
+        "tally", what, keys + 1, read, np.minimum(alone, one), np.maximum(alone, one), coins=coins
+    )
 
 
 def laplace_beyond(distance: float, scale: float) -> float:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 R = TypeVar("R", np.uint8, np.uint64)
 
 #: Reports that are kept: so many, or as have so many numbers, but at least so many; fewer of each of many periods.
-_KEPT, _MOST_NUMBERS, _FEWEST, _KEPT_OF_PERIOD = 1 << 18, 1 << 20, 256, 1 << 14
+_KEPT, _MOST_NUMBERS, _FEWEST, _KEPT_OF_PERIOD = 1 << 19, 1 << 21, 256, 1 << 14
 #: Tasks of which something is remembered.
 _TASKS = 64
 #: Reports after which the choice of places is repeated.
@@ -117,6 +117,8 @@ class Evidence:
     """
 
     task: Task
+    #: How many reports are kept, at most.
+    most: int = _KEPT
     #: By period, and under "" where reports of all periods are looked at together.
     samples: dict[str, Sample] = field(default_factory=dict)
     #: Reports that are not looked at: nothing tells their period, or their state says all that there is to say.
@@ -156,7 +158,7 @@ class Evidence:
 
     def _sample(self, name: str) -> Sample:
         fields = len(self.task.mechanism.layout.fields)
-        most = _KEPT_OF_PERIOD if name else _KEPT
+        most = min(self.most, _KEPT_OF_PERIOD) if name else self.most
         return self.samples.setdefault(name, Sample(max(_FEWEST, min(most, _MOST_NUMBERS // fields))))
 
     def merge(self, other: Evidence) -> None:

@@ -20,37 +20,20 @@ from typing import Any
 import numpy as np
 
 from hubbub.mechanisms.shared.hashed import Hashed
-from hubbub.model.hashing import bucket_bits, seed_rows
-from hubbub.model.keys import Keys
 from hubbub.model.state import State
-from hubbub.model.telltale import Telltale, outcome_bounds, sharing
+from hubbub.model.telltale import KeyCoins, Telltale, outcome_bounds
 from hubbub.primitives.arrays import Int64s, UInt64s
-from hubbub.primitives.walsh import scatter, transform
 from hubbub.protocol.task import Task
-from hubbub.server.evidence import Evidence, Remembered, Sample, telltales_of, told_by_states
-from hubbub.server.odds import MOST_CLASSES, crowding, outlier, repetition, unevenness
+from hubbub.server.evidence import Evidence, Sample, telltales_of, told_by_states
+from hubbub.server.odds import MOST_CLASSES, Finding, crowding, outlier, repetition, togetherness, unevenness
+from hubbub.server.seed_tests import seed_findings
 
 #: How often honest collections are suspected, at most, all tests together.
 FALSE_ALARMS = 1e-3
 #: Cells from which on their crowding and evenness is tested.
 _MANY = 64
-#: Bits of seeds of which all are looked at.
-_FEW_SEEDS = 16
-#: The largest universe of codes that is searched for pairs that share buckets.
-_MOST_BITS = 20
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One test: what was looked at, what was found, and the odds of honest reports looking like this, at most."""
-
-    test: str
-    words: str
-    odds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return dict(vars(self))
+#: Bits that are compared for pairs of keys, reports at a time, and reports from which on that is worth it.
+_PAIRED, _CHUNK, _FEWEST_PAIRED = 1 << 31, 1 << 14, 1 << 10
 
 
 @dataclass(frozen=True)
@@ -166,12 +149,14 @@ def _tested(task: Task, sample: Sample, state: State | None) -> list[Finding]:
         if state is None or telltale.of_state is None:
             counts = np.bincount(telltale.read(kept), minlength=telltale.cells)
             found += _counted(telltale, counts, len(kept), sample.stride == 1)
+        if telltale.coins is not None:
+            found += _paired(telltale.coins, kept)
     if len(kept) > 1:
         if (
             task.memoize == "off"
         ):  # of a device that comes late and names no period, two may be counted in one
             found += _repeated(task, kept)
-        found += _shared(task, kept)
+        found += seed_findings(task, kept)
     if state is None:
         found += _named(task, kept)
     return found
@@ -214,6 +199,27 @@ def _counted(telltale: Telltale, counts: Int64s, reports: int, whole: bool) -> l
     return found
 
 
+def _paired(coins: KeyCoins, kept: UInt64s) -> list[Finding]:
+    """Keys that are named together more often than coins fall together, as where forgers always name several."""
+    reports = min(len(kept), _PAIRED // coins.keys**2)
+    if reports < _FEWEST_PAIRED or coins.keys < 2:
+        return []
+    sets = [
+        np.packbits(coins.named(kept[start : min(start + _CHUNK, reports)]), axis=0).T
+        for start in range(0, reports, _CHUNK)
+    ]
+    bits = np.concatenate(sets, axis=1)
+    lots = np.ascontiguousarray(np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))).view(np.uint64)
+    both = np.zeros((coins.keys, coins.keys), dtype=np.float64)
+    for key in range(coins.keys):
+        both[key, key:] = np.bitwise_count(lots[key:] & lots[key]).sum(axis=1, dtype=np.int64)
+    each = np.diag(both).copy()
+    odds = togetherness(both, each, reports, coins.idle, coins.held)
+    np.fill_diagonal(both, 0)
+    words = f"two keys are named together in {int(both.max()):,} of {reports:,} reports"
+    return [Finding("keys_together", words, odds)]
+
+
 @lru_cache(maxsize=64)
 def _factors(fields: int) -> UInt64s:
     """Odd numbers: multiplied by these and added up, different reports come to the same once in 2^64 times."""
@@ -230,68 +236,6 @@ def _repeated(task: Task, kept: UInt64s) -> list[Finding]:
     repeats = int((mixed[1:] == mixed[:-1]).sum())
     words = f"{repeats:,} of {len(kept):,} reports equal another one"
     return [Finding("equal_reports", words, repetition(repeats, len(kept), likeliest))]
-
-
-def _shared(task: Task, kept: UInt64s) -> list[Finding]:
-    """Seeds under which two keys share a bucket, whichever two: where forgers look for seeds that serve several keys.
-
-    Honest devices report such seeds as often as they are among all seeds, up to what a record does to a seed.
-    """
-    mechanism, keys = task.mechanism, task.keys
-    if not isinstance(mechanism, Hashed) or mechanism.family != "walsh" or mechanism.buckets < 2:
-        return []
-    if keys.kind == "wide" or keys.bits > _MOST_BITS:
-        return []
-    first = telltales_of(task)[0]
-    excess = first.cells * float(first.most)  # by which factor a record makes a seed likelier, at most
-    share = np.minimum(1.0, excess * _sharing(task))
-    seeds = np.ascontiguousarray(kept[:, 0])
-    if mechanism.seed_bits <= _FEW_SEEDS:
-        counts = np.bincount(seeds.view(np.int64), minlength=1 << mechanism.seed_bits)
-        together = shared_buckets(mechanism, keys, _all_rows(task), counts)
-    else:
-        together = shared_buckets(mechanism, keys, _rows(task, seeds))
-    words = f"two keys share a bucket in {together.max():,} of {len(kept):,} reports"
-    return [Finding("shared_buckets", words, outlier(together, len(kept), 0.0, share))]
-
-
-def _rows(task: Task, seeds: UInt64s) -> Int64s:
-    """The rows of seeds that buckets are made of."""
-    assert isinstance(task.mechanism, Hashed)
-    return seed_rows(task.keys, seeds, bucket_bits(task.mechanism.buckets))[:, 1:].astype(np.int64)
-
-
-def _rows_of_all(task: Task) -> Int64s:
-    assert isinstance(task.mechanism, Hashed)
-    return _rows(task, np.arange(1 << task.mechanism.seed_bits, dtype=np.uint64))
-
-
-_all_rows = Remembered(_rows_of_all, 8)
-
-
-def _share_of_seeds(task: Task) -> Any:
-    """Of all seeds, those under which two codes share a bucket, for each difference of codes, or at most."""
-    mechanism = task.mechanism
-    assert isinstance(mechanism, Hashed)
-    if mechanism.seed_bits > _FEW_SEEDS:
-        return sharing(mechanism.buckets, mechanism.seed_bits)
-    return shared_buckets(mechanism, task.keys, _all_rows(task)) / (1 << mechanism.seed_bits)
-
-
-_sharing = Remembered(_share_of_seeds)
-
-
-def shared_buckets(mechanism: Hashed, keys: Keys, rows: Int64s, counts: Int64s | None = None) -> Int64s:
-    """For every x but 0: under how many seeds two codes that differ by x share a bucket (family walsh).
-
-    `rows` are those of the seeds; with `counts`, a seed counts so often.
-
-    Hashing is linear: they do where x itself has bucket 0. So these are the sums of one vote for bucket 0 per seed.
-    """
-    totals = np.zeros(1 << keys.bits, dtype=np.int64)
-    zeros = np.zeros(len(rows), dtype=np.int64)
-    scatter(totals, zeros, rows, zeros, (zeros + 1 if counts is None else counts)[:, None])
-    return transform(totals)[1:] // mechanism.buckets
 
 
 def _named(task: Task, found: State | UInt64s) -> list[Finding]:

@@ -8,6 +8,8 @@ probability that is bounded, whatever the record. Cells' counts are then negativ
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +31,19 @@ _FURTHEST = 16
 _WIDTH, _FEW, _TILTS = 7, 12, 60
 #: Laws with more different probabilities than this are not tested for evenness.
 MOST_CLASSES = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One test: what was looked at, what was found, and the odds of honest reports looking like this, at most."""
+
+    test: str
+    words: str
+    odds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return dict(vars(self))
 
 
 def outlier(counts: Int64s, reports: int, least: float | Floats, most: float | Floats) -> float:
@@ -137,3 +152,27 @@ def repetition(repeats: int, reports: int, likeliest: float) -> float:
     if repeats <= mean:
         return 1.0
     return math.exp(repeats - mean + repeats * (math.log(mean) - math.log(repeats))) if mean > 0 else 0.0
+
+
+def togetherness(both: Floats, each: Floats, reports: int, idle: float, held: float) -> float:
+    """The odds of two keys being named together so often, or so seldom: the strangest of all pairs.
+
+    `both[x, y]` reports name x and y, `each[x]` name x. In an honest report at least one of the two is named by a coin
+    of its own, with probability `idle`, so (a - idle)(b - idle) has mean 0, a and b being 1 where x and y are named.
+    Its exponential moments are at most those of one of two laws: none of the two is held, or one is. That bounds the
+    sum over independent reports (Chernoff, over a ladder of tilts); odds of all pairs and both sides are added up.
+    """
+    first, second = np.triu_indices(len(each), 1)
+    sums = both[first, second] - idle * (each[first] + each[second]) + reports * idle**2
+    if not len(sums) or not reports:
+        return 1.0
+    values = np.array([(a - idle) * (b - idle) for a in (0, 1) for b in (0, 1)])
+    laws = [np.outer([1 - one, one], [1 - idle, idle]).reshape(-1) for one in (idle, held)]
+    spread = math.sqrt(reports) * max(math.sqrt(law @ values**2) for law in laws)
+    best = 0.0
+    for way in (1.0, -1.0):
+        furthest = float((way * sums).max())
+        for tilt in np.geomspace(0.05, 40, _TILTS) / spread:
+            moment = max(float(law @ np.exp(way * tilt * values)) for law in laws)
+            best = min(best, reports * math.log(moment) - tilt * furthest)
+    return min(1.0, 2 * len(sums) * math.exp(best))
