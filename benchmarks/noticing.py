@@ -1,13 +1,15 @@
-"""What noticing forged reports costs, beside absorbing, and how often it notices them.
+"""What noticing forged reports costs, beside absorbing, and how often it notices them, for every mechanism.
 
 python benchmarks/noticing.py cost
-python benchmarks/noticing.py power [--runs 100] [--reports 1000000]
+python benchmarks/noticing.py power [--runs 100] [--reports 1000000] [--only collision ...]
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,74 +17,138 @@ from hubbub.checks.worlds import task_for
 from hubbub.mechanisms.registry import make_mechanism
 from hubbub.protocol.task import Task
 from hubbub.server.evidence import Evidence
+from hubbub.server.fold import aggregate
 from hubbub.server.forgeries import notice
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.populations import zipf_population
 from hubbub.simulation.rehearsal import simulate
 
-_KEYS = 4096
 #: Runs after which the honest reports are made anew; who is a forger, and for what, is another one in each.
 _AGAIN = 20
 #: How many keys forgers lift; 0: there are none.
-_TARGETS = (0, 1, 2, 3)
+_TARGETS = (0, 1, 2, 3, 10)
+#: Numbers in the reports of one run, at most: where reports are wide, there are fewer.
+_MOST_NUMBERS = 1 << 23
 
 
-def _task(name: str, reports: int) -> Task:
-    return task_for(make_mechanism(name, epsilon=1.0, max_entries=8, users=reports), _KEYS)
+@dataclass(frozen=True)
+class Case:
+    """One kind of collection."""
 
+    name: str
+    mechanism: str
+    entries: int = 8
+    keys: int = 4096
+    more: dict[str, Any] = field(default_factory=dict)
 
-def cost(reports: int) -> None:
-    """Counting along as a share of unpacking and absorbing, in seconds of a core (best of twelve); and the tests."""
-    for name in ("sketch_response", "collision"):
-        task = _task(name, reports)
-        mechanism, rng = task.mechanism, np.random.default_rng(1)
-        columns = [
-            rng.integers(0, field.limit, reports, dtype=np.uint64) for field in mechanism.layout.fields
-        ]
-        packed = mechanism.layout.pack(np.stack(columns, axis=1))
-        best = np.full(3, np.inf)
-        for _ in range(12):
-            marks = [time.thread_time()]
-            numbers = mechanism.layout.unpack(packed)
-            mechanism.absorb(mechanism.empty(task.keys), task.keys, numbers)
-            marks.append(time.thread_time())
-            evidence = Evidence(task)
-            evidence.add(numbers)
-            marks.append(time.thread_time())
-            notice(evidence)
-            marks.append(time.thread_time())
-            best = np.minimum(best, np.diff(marks))
-        absorbing, counting, testing = (1000 * best).tolist()
-        print(
-            f"{name}, {reports:,} reports: absorbing {absorbing:.1f} ms, counting along {counting:.1f} ms "
-            f"({counting / absorbing:.1%}); the tests, once: {testing:.1f} ms"
+    def task(self, reports: int) -> Task:
+        """With epsilon 1."""
+        sized = {"users": reports} if self.keys == 4096 and self.mechanism in _HASHED else {}
+        listed = {"size": self.keys} if self.keys != 4096 else {}
+        made = make_mechanism(
+            self.mechanism, epsilon=1.0, max_entries=self.entries, **sized, **listed, **self.more
         )
+        return task_for(made, self.keys)
 
 
-def power(reports: int, runs: int) -> None:
+_HASHED = ("sketch_response", "collision", "coco", "sparse_sum", "sampled", "repeated", "local_hashing")
+_CASES = [
+    Case("sketch_response", "sketch_response"),
+    Case("sketch_response, 1 entry", "sketch_response", 1),
+    Case("sketch_response, 2 buckets", "sketch_response", more={"buckets": 2}),
+    Case("sketch_response, signed", "sketch_response", more={"values": "signed"}),
+    Case("collision", "collision"),
+    Case("collision, prf", "collision", more={"family": "prf"}),
+    Case("coco", "coco"),
+    Case("sparse_sum", "sparse_sum"),
+    Case("sparse_sum, entry", "sparse_sum", more={"unit": "entry"}),
+    Case("sparse_sum, l1", "sparse_sum", more={"unit": "l1", "distance": 2.0}),
+    Case("sampled", "sampled"),
+    Case("local_hashing", "local_hashing", 1),
+    Case("repeated", "repeated"),
+    Case("hadamard", "hadamard", 1),
+    Case("compressive", "compressive", 1),
+    Case("freq_est, 64 keys", "freq_est", 1, 64),
+    Case("gaussian, 64 keys", "gaussian", 8, 64),
+    Case("pckv_grr, 64 keys", "pckv_grr", 8, 64),
+    Case("pckv_ue, 64 keys", "pckv_ue", 8, 64),
+    Case("privkv, 64 keys", "privkv", 8, 64),
+    Case("harmony, 64 keys", "harmony", 8, 64),
+    Case("value_list, 16 keys", "value_list", 1, 16),
+]
+
+
+def _number(task: Task, reports: int) -> int:
+    return min(reports, _MOST_NUMBERS // len(task.mechanism.layout.fields))
+
+
+def cost(case: Case, reports: int) -> None:
+    """Looking as a share of unpacking and absorbing, in seconds of a core (best of eight); and the tests."""
+    task = case.task(reports)
+    reports = _number(task, reports)
+    mechanism, rng = task.mechanism, np.random.default_rng(1)
+    fields = mechanism.layout.fields
+    columns = [rng.integers(0, each.limit - 1, reports, dtype=np.uint64, endpoint=True) for each in fields]
+    packed = mechanism.layout.pack(np.stack(columns, axis=1))
+    best = np.full(4, np.inf)
+    for _ in range(8):
+        marks = [time.thread_time()]
+        numbers = mechanism.layout.unpack(packed)
+        state = mechanism.empty(task.keys)
+        mechanism.absorb(state, task.keys, numbers)
+        marks.append(time.thread_time())
+        evidence = Evidence(task)
+        evidence.add(numbers)
+        marks.append(time.thread_time())
+        notice(evidence, state)
+        marks.append(time.thread_time())
+        Evidence(task, 1 << 17).add_packed(packed, start=0)
+        marks.append(time.thread_time())
+        best = np.minimum(best, np.diff(marks))
+    absorbing, looking, testing, again = (1000 * best).tolist()
+    print(
+        f"{case.name:28} {reports:>9,} reports: absorbing {absorbing:7.1f} ms, looking along {looking:5.1f} ms "
+        f"({looking / absorbing:5.1%}), looking again as the service does {again:5.1f} ms ({again / absorbing:5.1%}); "
+        f"the tests, once: {testing:5.1f} ms",
+        flush=True,
+    )
+
+
+def power(case: Case, reports: int, runs: int) -> None:
     """How many of `runs` collections with 1% maximal forgers are noticed, by the number of targets."""
+    task = case.task(reports)
+    reports = _number(task, reports)
     forgers = reports // 100
-    for name in ("sketch_response", "collision"):
-        task = _task(name, reports)
-        found = dict.fromkeys(_TARGETS, 0)
-        for run in range(runs):
-            if run % _AGAIN == 0:
-                crowd = zipf_population(reports, _KEYS, run, signed=False)
-                honest = simulate(task, crowd.entries, 1000 + run)
-            order = np.random.default_rng(run)
-            for targets in found:
-                packed = honest.packed
-                if targets:
-                    chosen = order.choice(_KEYS, targets, replace=False).tolist()
-                    forged = forge(task, forgers, "maximal", chosen, seed=run)
-                    packed = packed.copy()
-                    packed[order.choice(reports, forgers, replace=False)] = forged
-                evidence = Evidence(task)
-                evidence.add(task.mechanism.layout.unpack(packed))
-                found[targets] += notice(evidence).noticed
+    found: dict[int, list[bool]] = {targets: [] for targets in _TARGETS}
+    why: set[str] = set()
+    for run in range(runs):
+        if run % _AGAIN == 0:
+            signed = task.mechanism.values != "set"
+            most = min(case.entries, 6)
+            crowd = zipf_population(reports, case.keys, run, entries=most, signed=signed)
+            honest = simulate(task, crowd.entries, 1000 + run)
+        order = np.random.default_rng(run)
         for targets, noticed in found.items():
-            who = f"{forgers:,} maximal forgers, {targets} targets" if targets else "honest"
-            print(f"{name}, {reports:,} reports, {who}: noticed in {noticed} of {runs} runs", flush=True)
+            packed = honest.packed
+            if targets:
+                chosen = order.choice(case.keys, targets, replace=False).tolist()
+                forged = forge(task, forgers, "maximal", chosen, seed=run)
+                packed = packed.copy()
+                packed[order.choice(reports, forgers, replace=False)] = forged
+            elif run % _AGAIN:
+                continue
+            evidence = Evidence(task)
+            said = notice(evidence, aggregate(task, packed, evidence=evidence))
+            noticed.append(said.noticed)
+            why |= {each.test for each in said.suspicious} if targets else set()
+    told = ", ".join(
+        f"{f'{targets} targets' if targets else 'honest'} {sum(noticed)}/{len(noticed)}"
+        for targets, noticed in found.items()
+    )
+    print(
+        f"{case.name}, {reports:,} reports, 1% forgers: {told} ({', '.join(sorted(why)) or 'no test'})",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -91,11 +157,15 @@ def main() -> None:
     parser.add_argument("what", choices=["cost", "power"])
     parser.add_argument("--reports", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--only", nargs="*", help="names of cases")
     asked = parser.parse_args()
-    if asked.what == "cost":
-        cost(asked.reports)
-    else:
-        power(asked.reports, asked.runs)
+    for case in _CASES:
+        if asked.only and case.name not in asked.only:
+            continue
+        if asked.what == "cost":
+            cost(case, asked.reports)
+        else:
+            power(case, asked.reports, asked.runs)
 
 
 if __name__ == "__main__":

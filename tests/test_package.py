@@ -12,6 +12,7 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,13 @@ import pytest
 from packaging.requirements import Requirement
 
 import hubbub
+from helpers import python
+from hubbub.checks.worlds import task_for
+from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.mechanism import Goal
 from hubbub.plan.ranking import rank
+from hubbub.protocol.files import save_reports
+from hubbub.simulation.forgery import forge
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "hubbub"
@@ -107,6 +113,76 @@ def test_versions_agree() -> None:
     headings = re.findall(r"^## (\S+)", changes, flags=re.MULTILINE)
     assert headings[0] == "Unreleased"
     assert PROJECT["version"] in headings
+
+
+# What is installed with it
+
+
+def needed(extra: str) -> set[str]:
+    """The packages that `pip install hubbub[extra]` brings, with all that these need."""
+    found: set[tuple[str, str]] = set()
+    waiting = [Requirement(f"hubbub[{extra}]")]
+    while waiting:
+        wanted = waiting.pop()
+        name = re.sub("[-_.]+", "-", wanted.name).lower()
+        for chosen in {"", *wanted.extras}:
+            if (name, chosen) in found:
+                continue
+            found.add((name, chosen))
+            if name == "hubbub":
+                listed = PROJECT["dependencies"] if not chosen else EXTRAS[chosen]
+            else:
+                try:
+                    listed = metadata.requires(name) or []
+                except metadata.PackageNotFoundError:
+                    continue
+            for each in map(Requirement, listed):
+                if each.marker is None or each.marker.evaluate({"extra": chosen}):
+                    waiting.append(each)
+    return {name for name, _ in found}
+
+
+#: Hides packages from whatever is imported later, as if they were not installed.
+HIDING = """
+import importlib.abc, sys
+from pathlib import Path
+hidden = set(sys.argv[2].split())
+class Hide(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in hidden:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hide())
+"""
+SERVING = """
+try:
+    import pytest
+except ModuleNotFoundError:
+    pass
+else:
+    raise SystemExit("nothing is hidden")
+from fractions import Fraction
+import hubbub.collect.service, hubbub.collect.api, hubbub.collect.serving
+from hubbub.cli import main
+from hubbub.privacy.people import people_among
+assert people_among(8000, Fraction(8)) > 900
+main(["notice", sys.argv[1], "--json"], standalone_mode=False)
+"""
+
+
+def test_the_service_needs_nothing_but_its_extra(tmp_path: Path) -> None:
+    """Whatever else is installed here is hidden: the service is loaded, and reports are looked at."""
+    wanted = needed("serve")
+    assert {"numpy", "fastapi", "starlette", "pyarrow", "cryptography"} <= wanted
+    hidden = {
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if not {re.sub("[-_.]+", "-", owner).lower() for owner in owners} & wanted
+    }
+    assert {"pytest", "packaging"} <= hidden
+    task = task_for(make_mechanism("collision", epsilon=1.0, max_entries=2), 20)
+    save_reports(tmp_path / "some.reports", task, forge(task, 3000, "random", seed=1))
+    said = python(HIDING + SERVING, tmp_path / "some.reports", " ".join(hidden | {"scipy"}))
+    assert '"noticed": false' in said
 
 
 # Hints

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from helpers import prose, refuse, succeed
 from hubbub.checks.worlds import task_for
 from hubbub.engines.arrow import save_parquet
 from hubbub.mechanisms.registry import make_mechanism
-from hubbub.protocol.files import save_reports, save_state
+from hubbub.protocol.files import load_reports, save_reports, save_reports_by, save_state
+from hubbub.protocol.strata import Stratum
+from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.populations import zipf_population
@@ -62,6 +66,45 @@ def test_a_state_says_that_it_is_one(folder: Path) -> None:
     assert found["from_state"] is True
     assert found["noticed"] is False
     assert "the state of" in found["words"]
+
+
+def by_stratum(folder: Path, memoize: str, parts: dict[str, list[str]]) -> dict[str, Any]:
+    """What is said of reports by period and country, given as the names of files of the folder."""
+    task = Task.parse(
+        json.loads(TASK.canonical)
+        | {"period": "week", "labels": {"country": ["de", "fr"]}, "memoize": memoize}
+        | ({} if memoize == "off" else {"memoize_cap": 2})
+    )
+    packed = {
+        Stratum(("de",), week): np.concatenate(
+            [load_reports(folder / f"{name}.reports")[1] for name in names]
+        )
+        for week, names in parts.items()
+    }
+    save_reports_by(folder / f"{memoize}.reports", task, packed)
+    found: dict[str, Any] = succeed("notice", folder / f"{memoize}.reports")
+    return found
+
+
+def test_files_with_labels_and_periods(folder: Path) -> None:
+    """All strata together."""
+    found = by_stratum(folder, "off", {"2026-W01": ["honest"], "2026-W02": ["forged"]})
+    assert found["noticed"] is True
+    assert found["reports"] == 80_800
+
+
+def test_reports_that_are_said_again(folder: Path) -> None:
+    """Period by period, where they are told; otherwise it is said why not."""
+    found = by_stratum(folder, "record", {"2026-W01": ["honest"], "2026-W02": ["honest"]})
+    assert found["noticed"] is False
+    assert found["reports"] == 80_000
+    assert {row["words"].split(":")[0] for row in found["tests"]} == {"2026-W01", "2026-W02"}
+    found = by_stratum(folder, "record", {"2026-W01": ["honest"], "2026-W02": ["forged"]})
+    assert found["noticed"] is True
+    assert all(row["words"].startswith("2026-W02") for row in found["tests"] if row["failed"])
+    found = by_stratum(folder, "record", {"2026": ["honest", "honest"]})
+    assert found["tests"] == []
+    assert "devices say the same in every period" in found["words"]
 
 
 def test_what_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,15 @@ from scipy import stats
 from helpers import refused
 from hubbub.checks.worlds import task_for
 from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.hashing import bucket_bits, seed_rows
 from hubbub.model.record import GRID, Entries
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
-from hubbub.server.evidence import Evidence
+from hubbub.server import seed_tests
+from hubbub.server.evidence import Evidence, telltales_of
 from hubbub.server.fold import aggregate
-from hubbub.server.forgeries import FALSE_ALARMS, Notice, notice, notice_state, shared_buckets
-from hubbub.server.odds import chernoff, crowding, outlier, repetition, unevenness
+from hubbub.server.forgeries import FALSE_ALARMS, Notice, notice, notice_state
+from hubbub.server.seed_tests import shared_buckets
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.populations import uniform_population, zipf_population
 from hubbub.simulation.rehearsal import simulate
@@ -50,77 +51,6 @@ def crowd(kind: str, users: int, entries: int, seed: int) -> Entries:
     ids = np.tile(np.arange(held, dtype=np.uint64), users)
     offsets = np.arange(users + 1, dtype=np.int64) * held
     return Entries(ids, np.full(len(ids), GRID, dtype=np.int64), offsets)
-
-
-# The odds
-
-
-def every_count(reports: int, law: list[float]) -> list[tuple[NDArray[np.int64], float]]:
-    """All counts of so many reports over a few cells, with their probabilities."""
-    found: dict[tuple[int, ...], float] = {}
-    for places in product(range(len(law)), repeat=reports):
-        counts = tuple(np.bincount(places, minlength=len(law)).tolist())
-        found[counts] = found.get(counts, 0.0) + float(np.prod([law[place] for place in places]))
-    return [(np.array(counts), chance) for counts, chance in found.items()]
-
-
-def excess(odds: Callable[[NDArray[np.int64]], float], reports: int, law: list[float]) -> float:
-    """By how much the chance of odds of at most a exceeds a, at worst: at most 0 if the odds are true."""
-    pairs = sorted((odds(counts), chance) for counts, chance in every_count(reports, law))
-    values, total = np.array([pair[0] for pair in pairs]), np.cumsum([pair[1] for pair in pairs])
-    return float((total - values)[values < 1].max(initial=-1.0))
-
-
-LAWS = [[0.25] * 4, [0.1, 0.2, 0.3, 0.4]]
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_odds_are_never_too_small(law: list[float]) -> None:
-    """Exactly, over all outcomes of 7 reports in 4 cells; with a law that is 30% off they are."""
-    most, least = np.array(law), np.array(law)
-    assert excess(lambda counts: outlier(counts, 7, least, most), 7, law) <= 1e-12
-    assert excess(lambda counts: outlier(counts, 7, 0.7 * least, 0.7 * most), 7, law) > 0
-    assert excess(lambda counts: crowding(counts, 7, max(law)), 7, law) <= 1e-12
-    assert excess(lambda counts: unevenness(counts, 7, most), 7, law) <= 1e-12
-
-
-def test_odds_of_repetition_are_never_too_small() -> None:
-    """Exactly: 7 reports that are one of 4 or of 40."""
-    for law in (*LAWS, [0.025] * 3 + [0.925]):
-
-        def odds(counts: NDArray[np.int64], most: float = max(law)) -> float:
-            return repetition(int(counts.sum() - (counts > 0).sum()), 7, most)
-
-        assert excess(odds, 7, law) <= 1e-12
-    assert repetition(0, 7, 0.1) == 1.0
-    assert repetition(40, 1000, 1e-5) < 1e-10
-
-
-@pytest.mark.parametrize("cells", [8, 64, 256])
-def test_odds_hold_with_thousands_of_reports_a_cell(cells: int) -> None:
-    """Draws of either kind, uneven by chance or even by chance. False alarms: 40 draws, each with 1e-9 at most.
-
-    A tenth more in every other cell, and a tenth less in the rest, are noticed.
-    """
-    rng, reports = np.random.default_rng(5), 2000 * cells
-    for _ in range(40):
-        assert unevenness(rng.multinomial(reports, [1 / cells] * cells), reports, 1 / cells) > 1e-9
-    tilted = np.where(np.arange(cells) % 2, 1.1, 0.9) / cells
-    assert unevenness(rng.multinomial(reports, tilted), reports, 1 / cells) < 1e-3
-
-
-def test_odds_notice_what_they_are_for() -> None:
-    """Large counts: an uneven draw, a crowd in a few cells, one cell; an even one where it should not be."""
-    rng = np.random.default_rng(4)
-    drawn = np.bincount(rng.integers(0, 4096, 40_000), minlength=4096)
-    assert unevenness(drawn, 40_000, 1 / 4096) > 0.01
-    assert crowding(drawn, 40_000, 1 / 4096) > 0.01
-    assert outlier(drawn, 40_000, 1 / 4096, 1 / 4096) > 0.01
-    clumped = drawn + np.where(np.arange(4096) < 200, 10, 0)
-    assert unevenness(clumped, int(clumped.sum()), 1 / 4096) < 1e-9
-    assert crowding(clumped, int(clumped.sum()), 1.05 / 4096) < 1e-9
-    assert unevenness(np.full(4096, 10), 40_960, 1 / 4096) < 1e-9
-    assert chernoff(30, 4096, 1e-4) < 1e-9
 
 
 # Honest crowds
@@ -160,9 +90,9 @@ def test_sorted_reports_are_no_alarm() -> None:
     task = a_task("collision")
     packed = simulate(task, crowd("zipf", 300_000, 8, 3), 3).packed
     order = np.lexsort(packed.T[::-1])
-    evidence = Evidence(task)
+    evidence = Evidence(task, 1 << 16)
     state = aggregate(task, packed[order], evidence=evidence)
-    assert len(evidence.kept) < evidence.reports
+    assert len(evidence.samples[""].kept) < evidence.reports
     assert not notice(evidence, state).noticed
 
 
@@ -273,8 +203,13 @@ def test_one_target_is_the_law_of_an_honest_crowd() -> None:
 # What is counted
 
 
-def test_counts_add_up() -> None:
-    """Lots in any order give the counts of one pass, and refused bytes change nothing."""
+def ordered(evidence: Evidence) -> NDArray[np.uint64]:
+    kept = evidence.samples[""].kept
+    return kept[np.lexsort(kept.T[::-1])]
+
+
+def test_choices_add_up() -> None:
+    """Lots in any order give the reports of one pass, and refused bytes change nothing."""
     task = a_task("sketch_response")
     packed = simulate(task, crowd("zipf", 5000, 8, 1), 1).packed
     whole, parts = Evidence(task), Evidence(task)
@@ -282,8 +217,7 @@ def test_counts_add_up() -> None:
     for part in (packed[3000:], packed[:1000], packed[1000:3000]):
         aggregate(task, part, evidence=parts)
     assert parts.reports == whole.reports == 5000
-    assert all(map(np.array_equal, parts.counts, whole.counts))
-    assert np.array_equal(np.sort(parts.kept, axis=0), np.sort(whole.kept, axis=0))
+    assert np.array_equal(ordered(whole), ordered(parts))
     with pytest.raises(Refused):
         aggregate(task, packed.tobytes() + b"x", evidence=whole)
     with pytest.raises(Refused):
@@ -295,8 +229,34 @@ def test_counts_add_up() -> None:
         whole.merge(Evidence(a_task("collision")))
 
 
+def test_the_choice_is_by_place_alone() -> None:
+    """The same reports at the same places, packed or not, in lots of any size: one choice of them."""
+    task = a_task("collision")
+    layout = task.mechanism.layout
+    rng = np.random.default_rng(3)
+    columns = [rng.integers(0, field.limit, 700_000, dtype=np.uint64) for field in layout.fields]
+    numbers = np.stack(columns, axis=1)
+    packed = layout.pack(numbers)
+    found = []
+    for sizes in ([700_000], [1000, 99_000, 250_000, 50_000, 300_000]):
+        plain, wrapped, begin = Evidence(task), Evidence(task), 0
+        for size in sizes:
+            plain.add(numbers[begin : begin + size])
+            wrapped.add_packed(packed[begin : begin + size], start=begin)
+            begin += size
+        found += [ordered(plain), ordered(wrapped)]
+        assert plain.samples[""].stride == 2
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+    assert 345_000 < len(found[0]) < 355_000
+    half, rest = Evidence(task), Evidence(task)
+    half.add(numbers[: 5 << 16])
+    rest.add(numbers[5 << 16 :])
+    half.merge(rest)
+    assert np.array_equal(ordered(half), found[0])
+
+
 def test_memory_does_not_grow_with_reports() -> None:
-    """All are counted, and few are kept."""
+    """Few are kept, and what is read off them does not depend on how many there were."""
     task = a_task("collision")
     evidence = Evidence(task)
     rng = np.random.default_rng(2)
@@ -306,9 +266,28 @@ def test_memory_does_not_grow_with_reports() -> None:
         ]
         evidence.add(np.stack(columns, axis=1))
     assert evidence.reports == 800_000
-    assert 10_000 < len(evidence.kept) <= 32_768
-    assert sum(map(int, evidence.counts[0])) == 800_000
+    assert 390_000 < len(evidence.samples[""].kept) <= 524_288
     assert not notice(evidence).noticed
+
+
+@pytest.mark.parametrize("name", ["hadamard", "harmony", "privkv", "pckv_grr"])
+def test_states_count_what_reports_say(name: str) -> None:
+    """Where a state has a telltale's counts, they are those of the reports; forgers are then noticed in it."""
+    entries = 1 if name == "hadamard" else 4
+    more = {} if name == "hadamard" else {"size": KEYS, "values": "signed"}
+    task = a_task(name, entries, **more)
+    values = zipf_population(20_000, KEYS, 3, entries=entries, signed=name != "hadamard").entries
+    packed = simulate(task, values, 4).packed
+    state, reports = aggregate(task, packed), task.mechanism.layout.unpack(packed)
+    for telltale in telltales_of(task):
+        assert telltale.of_state is not None
+        counts = np.bincount(telltale.read(reports), minlength=telltale.cells)
+        assert np.array_equal(telltale.of_state(state), counts)
+    assert not notice_state(task, state).noticed
+    packed[:2000] = forge(task, 2000, "maximal", [250], seed=9)
+    found = notice_state(task, aggregate(task, packed))
+    assert found.from_state
+    assert found.noticed is (name != "hadamard")
 
 
 def test_nothing_to_test() -> None:
@@ -325,10 +304,44 @@ def test_pairs_that_share_a_bucket_are_counted() -> None:
     task = a_task("collision")
     mechanism, keys = task.mechanism, task.keys
     seeds = np.arange(500, dtype=np.uint64)
-    found = shared_buckets(mechanism, keys, seeds)  # type: ignore[arg-type]
+    rows = seed_rows(keys, seeds, bucket_bits(mechanism.buckets))[:, 1:].astype(np.int64)  # type: ignore[attr-defined]
+    found = shared_buckets(mechanism, keys, rows)  # type: ignore[arg-type]
     ids = np.array([3, 77], dtype=np.uint64)
     codes = keys.codes(ids, 0)
     entries = Entries(np.tile(ids, 500), np.full(1000, GRID), np.arange(501) * 2)
     bucket, _ = mechanism.hash(keys, entries, seeds)  # type: ignore[attr-defined]
     together = int((bucket[::2] == bucket[1::2]).sum())
     assert found[int(codes[0] ^ codes[1]) - 1] == together > 0
+
+
+def test_signs_that_go_together_are_counted() -> None:
+    """Against hashing two keys under every seed; forgers who look for such seeds are noticed."""
+    task = a_task("sparse_sum")
+    seeds = np.arange(1 << 16, dtype=np.uint64)
+    ids = np.array([3, 77], dtype=np.uint64)
+    entries = Entries(np.tile(ids, len(seeds)), np.full(2 * len(seeds), GRID), np.arange(len(seeds) + 1) * 2)
+    _, sign = task.mechanism.hash(task.keys, entries, seeds)  # type: ignore[attr-defined]
+    alike = int((sign[::2] == sign[1::2]).sum())
+    codes = task.keys.codes(ids, 0)
+    even = seed_tests._even(task.keys, seeds, np.ones(len(seeds), dtype=np.int64))[
+        int(codes[0] ^ codes[1]) - 1
+    ]
+    assert alike in (even, len(seeds) - even)
+    found = attacked(task, "maximal", [250, 251], 3000)
+    assert "shared_signs" in [test.test for test in found.suspicious]
+
+
+@pytest.mark.parametrize(("name", "entries"), [("freq_est", 1), ("pckv_ue", 4)])
+def test_keys_that_are_named_together_are_noticed(name: str, entries: int) -> None:
+    """Two keys in 3% of 100,000 reports about 24 keys; one key is not noticed, and cannot be."""
+    more = {"values": "signed"} if name == "pckv_ue" else {}
+    task = task_for(make_mechanism(name, epsilon=1.0, max_entries=entries, size=24, **more), 24)
+    people = zipf_population(100_000, 24, 3, entries=entries, signed=bool(more)).entries
+    honest = simulate(task, people, 4).packed
+    assert not noticed(task, honest).noticed
+    for targets in ([20], [20, 21]):
+        packed = honest.copy()
+        packed[:3000] = forge(task, 3000, "maximal", targets, seed=9)
+        found = noticed(task, packed)
+        assert found.noticed is (len(targets) > 1)
+    assert [test.test for test in found.suspicious] == ["keys_together"]

@@ -42,18 +42,19 @@ def command(*, path: Path, task_file: Path | None, jobs: int | None, as_json: bo
 
 
 def _in_file(path: Path, as_json: bool) -> Notice:
-    from hubbub.protocol.files import REPORTS, load_reports, load_state, open_file
+    from hubbub.primitives.envelope import KINDS
+    from hubbub.protocol.files import load_reports_by, load_state, open_file
     from hubbub.server.evidence import Evidence
     from hubbub.server.fold import aggregate
     from hubbub.server.forgeries import notice, notice_state
 
-    task, envelope = open_file(path)
-    if envelope.kind != REPORTS:
+    if not KINDS[open_file(path)[1].kind].startswith("reports"):
         return notice_state(*load_state(path))
-    _, packed = load_reports(path)
-    evidence = Evidence(task)
-    with progress("looking at reports", len(packed), as_json) as advance:
-        state = aggregate(task, packed, progress=advance, evidence=evidence)
+    task, parts = load_reports_by(path)
+    evidence, state = Evidence(task), task.mechanism.empty(task.keys)
+    with progress("looking at reports", sum(map(len, parts.values())), as_json) as advance:
+        for stratum, packed in parts.items():
+            state = aggregate(task, packed, state, progress=advance, evidence=evidence, stratum=stratum)
     return notice(evidence, state)
 
 

@@ -221,7 +221,7 @@ def _fold(task: Task, work: _Work) -> tuple[dict[Stratum, State], list[Rejected]
     """
     pa = optional("pyarrow", "lake")
     evidence = Evidence(task) if work.evidence else None
-    folds = {stratum: Fold(task, evidence) for stratum in work.strata}
+    folds = {stratum: Fold(task, evidence, stratum) for stratum in work.strata}
     turn, aside = work.turn, folds[work.strata[0]]
     ours = partial(rows_of, digest=task.digest.hex())
     for group, repeated in work.groups:

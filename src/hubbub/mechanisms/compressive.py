@@ -207,8 +207,13 @@ class Compressive(Mechanism):
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
         return (
-            drawn_telltale("rows", "rows", self._row_law, 0),
-            *outcome_telltales(self.response_weights(), "outcomes", lambda reports: reports[:, 1]),
+            drawn_telltale("rows", "rows", self._row_law, 0, lambda state: state.totals.sum(axis=1)),
+            *outcome_telltales(
+                self.response_weights(),
+                "outcomes",
+                lambda reports: reports[:, 1],
+                lambda state: state.totals.sum(axis=0),
+            ),
         )
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from hubbub.mechanisms.shared.listed import Listed
@@ -22,7 +23,7 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.state import State
-from hubbub.model.telltale import Telltale, tally_telltale
+from hubbub.model.telltale import KeyCoins, Telltale, tally_telltale
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel, kernel
@@ -142,15 +143,21 @@ def floor_remarks(floor: float | None) -> tuple[str, ...]:
     )
 
 
-def named_tally(size: int, weights: tuple[int, int], fields: slice) -> Telltale:
+def named_tally(bits: Digits, weights: tuple[int, int], fields: slice) -> Telltale:
     """How many of the bits in these fields are set."""
     favoured, other = weights
-    total = favoured + other
+    total, held = favoured + other, len(bits.units)
 
     def count(reports: UInt64s) -> Int64s:
         return np.asarray(np.bitwise_count(reports[:, fields]).sum(axis=1, dtype=np.int64))
 
-    return tally_telltale("keys named by a report", size, other / total, favoured / total, count)
+    def named(reports: UInt64s) -> NDArray[np.uint8]:
+        flat = np.ascontiguousarray(reports[:, fields]).view(np.uint8).reshape(len(reports), -1, 8)
+        each = np.unpackbits(flat, axis=2, bitorder="little")[:, :, :held]
+        return each.reshape(len(reports), -1)[:, : bits.count]
+
+    coins = KeyCoins(bits.count, other / total, favoured / total, named)
+    return tally_telltale("keys named by a report", coins, count)
 
 
 class FreqEst(Listed):
@@ -216,7 +223,7 @@ class FreqEst(Listed):
         return float((favoured / (favoured + other)) ** self.size)
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
-        return (named_tally(self.size, self.weights, slice(1, None)),)
+        return (named_tally(self._bits, self.weights, slice(1, None)),)
 
     def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         """All: a report speaks of every key by itself."""

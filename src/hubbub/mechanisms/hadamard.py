@@ -176,7 +176,10 @@ class HadamardResponse(Mechanism):
         state.count += len(reports)
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
-        return outcome_telltales(self.response_weights(), "columns", lambda reports: reports[:, 1])
+        weights = self.response_weights()
+        return outcome_telltales(
+            weights, "columns", lambda reports: reports[:, 1], lambda state: state.totals
+        )
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         block, row = self._place(keys, ids)

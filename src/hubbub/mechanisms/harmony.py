@@ -84,10 +84,13 @@ class Harmony(Listed):
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
         """The coordinate is drawn blindly; both its bits have bounds."""
-        drawn = drawn_telltale("keys", "drawn keys", np.full(self.size, 1 / self.size), 1)
-        two = np.uint64(2)
+        law, two = np.full(self.size, 1 / self.size), np.uint64(2)
+        drawn = drawn_telltale("keys", "drawn keys", law, 1, lambda state: state.totals.sum(axis=1))
         bits = outcome_telltales(
-            self.response_weights(), "bits of keys", lambda reports: two * reports[:, 1] + reports[:, 2]
+            self.response_weights(),
+            "bits of keys",
+            lambda reports: two * reports[:, 1] + reports[:, 2],
+            lambda state: state.totals.reshape(-1),
         )
         return (drawn, *bits)
 

@@ -20,7 +20,8 @@ from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
 from hubbub.model.record import GRID
-from hubbub.model.telltale import Telltale, outcome_telltales
+from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, outcome_bounds
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
@@ -94,7 +95,26 @@ class PCKVGRR(KeyValue):
         return self.histogram(reports[:, 0])
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
-        return outcome_telltales(self.response_weights(), "answers", lambda reports: reports[:, 1])
+        """Both sides of every key, and all dummies as one, as a state counts them."""
+        held = 2 * self.size
+        (least, most), (least_dummies, most_dummies) = (
+            outcome_bounds(self.response_weights(), outcomes) for outcomes in (1, self.outcomes - held)
+        )
+
+        def counted(state: State) -> Int64s:
+            return np.append(state.totals.reshape(-1), state.count - state.totals.sum())
+
+        return (
+            Telltale(
+                "outcomes",
+                "answers",
+                held + 1,
+                lambda reports: np.minimum(reports[:, 1], np.uint64(held)).astype(np.int64),
+                np.append(np.full(held, least), least_dummies),
+                np.append(np.full(held, most), most_dummies),
+                counted,
+            ),
+        )
 
     def best_fields(self, places: Int64s, wanted: Floats, fields: Int64s) -> Int64s:
         """One side of one key; a dummy, where none is wanted."""

@@ -103,12 +103,13 @@ class PrivKV(KeyValue):
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
         """The key is drawn blindly; its three answers have bounds."""
-        drawn = drawn_telltale("keys", "drawn keys", np.full(self.size, 1 / self.size), 1)
-        three = np.uint64(3)
+        law, three = np.full(self.size, 1 / self.size), np.uint64(3)
+        drawn = drawn_telltale("keys", "drawn keys", law, 1, lambda state: state.totals.sum(axis=1))
         answers = outcome_telltales(
             self.response_weights(),
             "answers about keys",
             lambda reports: three * reports[:, 1] + reports[:, 2],
+            lambda state: state.totals.reshape(-1),
         )
         return (drawn, *answers)
 

@@ -252,7 +252,7 @@ class ValueList(Listed):
 
         beyond = self.size * laplace_beyond(self._most - self.grid, self.scale[0] / self.scale[1])
         ends = rare_telltale("ends", "numbers at the end of their range", at_an_end, beyond)
-        bits = () if self.frequencies else (named_tally(self.size, self.weights, slice(1, first)),)
+        bits = () if self.frequencies else (named_tally(self._bits, self.weights, slice(1, first)),)
         return (*ends, *bits)
 
     def likeliest(self) -> float:

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hubbub.model.state import State
 from hubbub.primitives.arrays import Floats, Int64s, UInt64s
+from hubbub.primitives.rare_counts import binomial_chance
 
 #: Bits of a seed that are counted together: its low ones, and the high ones of longer seeds.
 _LOW, _HIGH = 16, 8
@@ -22,6 +25,20 @@ MOST_CELLS = 1 << 18
 
 #: (s, t, W, V): t outcomes with weights in [V, W] that sum to s W + (t - s) V.
 Weights = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class KeyCoins:
+    """Whether a report names a key, for so many keys: coins that fall independently of each other.
+
+    Each names its key with probability `idle`, but for one of them, if any, which does with up to `held`.
+    """
+
+    keys: int
+    idle: float
+    held: float
+    #: Reports to 0 and 1, [n, keys].
+    named: Callable[[UInt64s], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,10 @@ class Telltale:
     read: Callable[[UInt64s], Int64s]
     least: float | Floats
     most: float | Floats
+    #: How often each number was met, where a state has these counts anyway.
+    of_state: Callable[[State], Int64s] | None = None
+    #: The coins behind the number, where it counts the keys that a report names.
+    coins: KeyCoins | None = None
 
     @property
     def exact(self) -> bool:
@@ -72,11 +93,13 @@ def _bits(
     )
 
 
-def drawn_telltale(name: str, what: str, law: Floats, column: int) -> Telltale:
+def drawn_telltale(
+    name: str, what: str, law: Floats, column: int, of_state: Callable[[State], Int64s]
+) -> Telltale:
     """A field that is drawn by a law without looking at the record; the cells of a long one are added up."""
     step = -(-len(law) // MOST_CELLS)
-    folded = np.add.reduceat(law, np.arange(0, len(law), step))
-    divisor = np.uint64(step)
+    starts, divisor = np.arange(0, len(law), step), np.uint64(step)
+    folded = np.add.reduceat(law, starts)
     return Telltale(
         name,
         what,
@@ -84,11 +107,15 @@ def drawn_telltale(name: str, what: str, law: Floats, column: int) -> Telltale:
         lambda reports: (reports[:, column] // divisor).astype(np.int64),
         folded,
         folded,
+        lambda state: np.add.reduceat(of_state(state), starts),
     )
 
 
 def outcome_telltales(
-    weights: Weights | None, what: str, read: Callable[[UInt64s], UInt64s]
+    weights: Weights | None,
+    what: str,
+    read: Callable[[UInt64s], UInt64s],
+    of_state: Callable[[State], Int64s] | None = None,
 ) -> tuple[Telltale, ...]:
     """Whole outcomes of a mechanism by weights, where there are few enough to count each."""
     if weights is None or weights[1] > MOST_CELLS:
@@ -102,6 +129,7 @@ def outcome_telltales(
             lambda reports: read(reports).astype(np.int64),
             least,
             most,
+            of_state,
         ),
     )
 
@@ -145,21 +173,14 @@ def ends_telltale(fields: slice, last: int, most: float) -> tuple[Telltale, ...]
     return rare_telltale("ends", "numbers at the end of their range", at_an_end, most)
 
 
-def tally_telltale(
-    what: str, keys: int, idle: float, held: float, read: Callable[[UInt64s], Int64s]
-) -> Telltale:
-    """How many of its keys a report names: each with probability `idle`, one of them perhaps with `held`, alone."""
-    alone, others = _binomial(keys, idle), _binomial(keys - 1, idle)
+def tally_telltale(what: str, coins: KeyCoins, read: Callable[[UInt64s], Int64s]) -> Telltale:
+    """How many of its keys a report names."""
+    keys, idle, held = coins.keys, coins.idle, coins.held
+    alone, others = (binomial_chance(np.arange(count + 1), count, idle) for count in (keys, keys - 1))
     one = np.convolve(others, [1 - held, held])
-    return Telltale("tally", what, keys + 1, read, np.minimum(alone, one), np.maximum(alone, one))
-
-
-def _binomial(count: int, share: float) -> Floats:
-    """Probabilities of 0 .. count; `share` is strictly between 0 and 1."""
-    numbers = np.arange(count + 1)
-    steps = np.log(np.maximum(count - numbers[:-1], 1) / np.maximum(numbers[1:], 1))
-    logs = np.concatenate([[0.0], np.cumsum(steps)])
-    return np.asarray(np.exp(logs + numbers * np.log(share) + (count - numbers) * np.log1p(-share)))
+    return Telltale(
+        "tally", what, keys + 1, read, np.minimum(alone, one), np.maximum(alone, one), coins=coins
+    )
 
 
 def laplace_beyond(distance: float, scale: float) -> float:

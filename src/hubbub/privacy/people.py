@@ -21,6 +21,7 @@ import math
 from fractions import Fraction
 
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.rare_counts import poisson_at_least
 
 #: The probability that there are fewer people than `people_among` says.
 FAILURE = 1e-9
@@ -34,7 +35,7 @@ def people_among(reports: int, messages: Fraction) -> int:
     low, high = 0, most + 1  # that Poisson of the mean reports or more reaches it is not improbable at all
     while high - low > 1:
         middle = (low + high) // 2
-        if _reaches(middle * messages, reports) <= FAILURE * (1 - _SLACK):
+        if float(poisson_at_least(reports, float(middle * messages))) <= FAILURE * (1 - _SLACK):
             low = middle
         else:
             high = middle
@@ -62,10 +63,3 @@ def most_of_one(messages: Fraction) -> int:
     1e-14 by each device (the tests add up the tail), so for n people delta grows by at most n times that.
     """
     return math.ceil(messages + 8 * math.sqrt(messages) + 8)
-
-
-def _reaches(mean: Fraction, reports: int) -> float:
-    """P(Poisson(mean) >= reports)."""
-    from scipy.special import gammainc
-
-    return float(gammainc(reports, float(mean))) if reports else 1.0

@@ -16,6 +16,7 @@ from hubbub.model.state import State
 from hubbub.primitives.arrays import Bytes, Int64s
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.wire import Layout
+from hubbub.protocol.strata import UNTOLD, Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.evidence import Evidence
 
@@ -30,11 +31,12 @@ def aggregate(
     state: State | None = None,
     progress: Callable[[int], None] = lambda done: None,
     evidence: Evidence | None = None,
+    stratum: Stratum = UNTOLD,
 ) -> State:
     """The state of these reports, added to `state` when given; bad bytes change nothing.
 
-    Reports are bytes, one report after another; or several such bytes; or an array of them. With `evidence`, what may
-    show that some are forged is counted along.
+    Reports are bytes, one report after another; or several such bytes; or an array of them. With `evidence`, some
+    are kept there, as reports of a stratum, for tests whether they look forged.
     """
     mechanism, layout = task.mechanism, task.mechanism.layout
     raw = _flat(packed, layout)
@@ -48,7 +50,7 @@ def aggregate(
         reports = layout.unpack(part)
         mechanism.absorb(total, task.keys, reports)
         if seen is not None:
-            seen.add(reports)
+            seen.add(reports, stratum)
         progress(len(part))
     if evidence is not None and seen is not None:
         evidence.merge(seen)
@@ -148,9 +150,9 @@ class Fold:
     spread over rows and calls.
     """
 
-    def __init__(self, task: Task, evidence: Evidence | None = None) -> None:
+    def __init__(self, task: Task, evidence: Evidence | None = None, stratum: Stratum = UNTOLD) -> None:
         self.task = task
-        self.evidence = evidence
+        self.evidence, self._stratum = evidence, stratum
         self.state = task.mechanism.empty(task.keys)
         self.rejected: list[Rejected] = []
         self._chunk = _chunk(task.mechanism.layout)
@@ -208,7 +210,7 @@ class Fold:
             good = numbers[reasons == 0] if len(bad) else numbers
             mechanism.absorb(self.state, self.task.keys, good)
             if self.evidence is not None:
-                self.evidence.add(good)
+                self.evidence.add(good, self._stratum)
         self._note(waiting, np.concatenate(places), np.concatenate(codes))
 
     def _note(self, waiting: list[_Rows], places: Int64s, codes: Int64s) -> None:

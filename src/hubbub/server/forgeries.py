@@ -4,7 +4,8 @@ Every test rests on what local privacy itself says: seeds are drawn before the r
 a report much likelier than another does. So each has odds that hold for every crowd (`hubbub.server.odds`), and all of
 them together raise a false alarm at most once in 1,000 collections (Bonferroni).
 
-Reports of tasks that memoize are not tested: a device sends the same one again and again, which looks like forgery.
+Where tasks memoize, a device sends the same report again and again, which looks like forgery: their reports are tested
+period by period, and not where nothing tells their period.
 
 What no test can notice: forgers who follow the protocol on invented records, and whatever has the law of an honest
 crowd. Against one key, forged reports with fresh seeds do: see "Noticing forged reports" in docs/forgery.md.
@@ -12,54 +13,43 @@ crowd. Against one key, forged reports with fresh seeds do: see "Noticing forged
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from hubbub.mechanisms.shared.hashed import Hashed
-from hubbub.model.hashing import bucket_bits, seed_rows
-from hubbub.model.keys import Keys
 from hubbub.model.state import State
-from hubbub.model.telltale import Telltale, outcome_bounds, sharing
+from hubbub.model.telltale import KeyCoins, Telltale, outcome_bounds
 from hubbub.primitives.arrays import Int64s, UInt64s
-from hubbub.primitives.walsh import scatter, transform
 from hubbub.protocol.task import Task
-from hubbub.server.evidence import Evidence, Remembered, telltales_of
-from hubbub.server.odds import MOST_CLASSES, crowding, outlier, repetition, unevenness
+from hubbub.server.evidence import Evidence, Sample, telltales_of, told_by_states
+from hubbub.server.odds import MOST_CLASSES, Finding, crowding, outlier, repetition, togetherness, unevenness
+from hubbub.server.seed_tests import seed_findings
 
 #: How often honest collections are suspected, at most, all tests together.
 FALSE_ALARMS = 1e-3
 #: Cells from which on their crowding and evenness is tested.
 _MANY = 64
-#: Bits of seeds of which all are looked at.
-_FEW_SEEDS = 16
-#: The largest universe of codes that is searched for pairs that share buckets.
-_MOST_BITS = 20
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One test: what was looked at, what was found, and the odds of honest reports looking like this, at most."""
-
-    test: str
-    words: str
-    odds: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return dict(vars(self))
+#: Bits that are compared for pairs of keys, reports at a time, and reports from which on that is worth it.
+_PAIRED, _CHUNK, _FEWEST_PAIRED = 1 << 31, 1 << 14, 1 << 10
 
 
 @dataclass(frozen=True)
 class Notice:
     """What all tests together say."""
 
+    #: How many reports there are, of which those that are looked at are a fair choice.
     reports: int
     #: Whether reports were looked at, or only the state that they were added up to.
     from_state: bool
     findings: tuple[Finding, ...]
+    #: How often an honest collection is suspected, at most: by this look, and by all looks together.
+    level: float = FALSE_ALARMS
     false_alarms: float = FALSE_ALARMS
+    #: Why nothing can be tested, where that is so.
+    untested: str = ""
 
     @property
     def odds(self) -> float:
@@ -69,19 +59,20 @@ class Notice:
     @property
     def noticed(self) -> bool:
         """Whether that is too unlikely to be believed."""
-        return self.odds <= self.false_alarms
+        return self.odds <= self.level
 
     @property
     def suspicious(self) -> tuple[Finding, ...]:
         """Tests that are failed even if all the others are counted against them."""
-        return tuple(f for f in self.findings if len(self.findings) * f.odds <= self.false_alarms)
+        return tuple(f for f in self.findings if len(self.findings) * f.odds <= self.level)
 
     def verdict(self) -> str:
         """In one sentence, without what was found."""
         rate = f"false alarm: 1 in {1 / self.false_alarms:,.0f}"
         what = "the state of " if self.from_state else ""
         if not self.findings:
-            return f"Forged reports: nothing can be tested in {what}{self.reports:,} reports."
+            why = f": {self.untested}" if self.untested else ""
+            return f"Forged reports: nothing can be tested in {what}{self.reports:,} reports{why}."
         if not self.noticed:
             return f"Forged reports: nothing noticed in {what}{self.reports:,} reports ({rate})."
         return f"Forged reports: {what}{self.reports:,} reports are not those of an honest crowd ({rate})."
@@ -111,35 +102,79 @@ UNNOTICED = (
 )
 
 
-def notice(evidence: Evidence, state: State | None = None) -> Notice:
-    """Test what was counted, and the state of the same reports where it is given."""
+#: Why a task that memoizes is not tested.
+_SAID_AGAIN = "devices say the same in every period, and nothing tells the periods of these reports"
+
+
+def level_of(look: int) -> float:
+    """How often the k-th look may suspect an honest collection: all looks together do at most `FALSE_ALARMS` often.
+
+    Proof. Each look is a test of its own with this false-alarm rate, whatever was seen before, and the sum over all k
+    of 6 / (pi k)^2 is 1 (union bound). It has to be known which reports a look is about before they are looked at.
+    """
+    return float(FALSE_ALARMS * 6 / (np.pi * look) ** 2)
+
+
+def notice(evidence: Evidence, state: State | None = None, level: float = FALSE_ALARMS) -> Notice:
+    """Test some of the reports, and the state of all of them where it is given."""
     task = evidence.task
+    memoized = task.memoize != "off"
     found: list[Finding] = []
-    if task.memoize != "off":  # the same report comes again every week, so reports are not independent
-        return Notice(evidence.reports, False, ())
-    for telltale, counts in zip(telltales_of(task), evidence.counts, strict=True):
-        found += _counted(telltale, counts, evidence.reports)
-    if len(evidence.kept) > 1:
-        found += _repeated(task, evidence.kept)
-        found += _shared(evidence)
-    if state is not None:
-        found += _named(task, state)
-    return Notice(evidence.reports, False, tuple(found))
+    for name, sample in evidence.samples.items():
+        if not sample.reports:
+            continue
+        tests = _tested(task, sample, None if memoized else state)
+        found += [replace(test, words=f"{name}: {test.words}") if name else test for test in tests]
+    if told_by_states(task) and state is not None:
+        return Notice(state.count, False, tuple(_of_state(task, state)), level)
+    untested = _SAID_AGAIN if memoized and not found else ""
+    return Notice(evidence.reports + evidence.untold, False, tuple(found), level, untested=untested)
 
 
-def notice_state(task: Task, state: State) -> Notice:
-    """Test a state: the reports that it keeps, or else only whether a key seems to be held by more than everybody."""
+def notice_state(task: Task, state: State, level: float = FALSE_ALARMS) -> Notice:
+    """Test a state: the reports that it keeps, or else what its counts say."""
     if task.memoize != "off":
-        return Notice(state.count, True, ())
+        return Notice(state.count, True, (), level, untested=_SAID_AGAIN)
     if task.mechanism.keeps_reports(task.keys):
         evidence = Evidence(task)
-        evidence.add(task.mechanism.layout.unpack(state.reports))
-        return notice(evidence, state)
-    return Notice(state.count, True, tuple(_named(task, state)))
+        evidence.add_packed(state.reports)
+        return notice(evidence, state, level)
+    return Notice(state.count, True, tuple(_of_state(task, state)), level)
 
 
-def _counted(telltale: Telltale, counts: Int64s, reports: int) -> list[Finding]:
-    """The tests of one telltale."""
+def _tested(task: Task, sample: Sample, state: State | None) -> list[Finding]:
+    """The tests of one choice of reports, and of the state of all of them."""
+    kept, found = sample.kept, [] if state is None else _of_state(task, state)
+    for telltale in telltales_of(task):
+        if state is None or telltale.of_state is None:
+            counts = np.bincount(telltale.read(kept), minlength=telltale.cells)
+            found += _counted(telltale, counts, len(kept), sample.stride == 1)
+        if telltale.coins is not None:
+            found += _paired(telltale.coins, kept)
+    if len(kept) > 1:
+        if (
+            task.memoize == "off"
+        ):  # of a device that comes late and names no period, two may be counted in one
+            found += _repeated(task, kept)
+        found += seed_findings(task, kept)
+    if state is None:
+        found += _named(task, kept)
+    return found
+
+
+def _of_state(task: Task, state: State) -> list[Finding]:
+    """What can be tested of a state, in full."""
+    found: list[Finding] = []
+    if state.count and not task.mechanism.keeps_reports(task.keys):
+        for telltale in telltales_of(task):
+            if telltale.of_state is not None:
+                found += _counted(telltale, telltale.of_state(state), state.count, True)
+        found += _named(task, state)
+    return found
+
+
+def _counted(telltale: Telltale, counts: Int64s, reports: int, whole: bool) -> list[Finding]:
+    """The tests of one telltale; `whole` says whether these are all reports."""
     name, what = telltale.name, telltale.what
     if reports == 0:
         return []
@@ -153,7 +188,8 @@ def _counted(telltale: Telltale, counts: Int64s, reports: int) -> list[Finding]:
         if len(np.unique(telltale.most)) <= MOST_CLASSES:
             square = float(((counts - reports * telltale.most) ** 2 / (reports * telltale.most)).sum())
             words = f"squared deviations of the {what} are {square / telltale.cells:.3f} of what is expected"
-            odds = unevenness(counts, reports, telltale.most)
+            # Reports that are sorted and of which some are looked at are more even than a draw: that is no forgery.
+            odds = unevenness(counts, reports, telltale.most, both=whole)
             found.append(Finding(f"{name}_evenness", words, odds))
     elif np.ndim(telltale.most) == 0:
         odds = crowding(counts, reports, float(telltale.most))
@@ -163,83 +199,57 @@ def _counted(telltale: Telltale, counts: Int64s, reports: int) -> list[Finding]:
     return found
 
 
+def _paired(coins: KeyCoins, kept: UInt64s) -> list[Finding]:
+    """Keys that are named together more often than coins fall together, as where forgers always name several."""
+    reports = min(len(kept), _PAIRED // coins.keys**2)
+    if reports < _FEWEST_PAIRED or coins.keys < 2:
+        return []
+    sets = [
+        np.packbits(coins.named(kept[start : min(start + _CHUNK, reports)]), axis=0).T
+        for start in range(0, reports, _CHUNK)
+    ]
+    bits = np.concatenate(sets, axis=1)
+    lots = np.ascontiguousarray(np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))).view(np.uint64)
+    both = np.zeros((coins.keys, coins.keys), dtype=np.float64)
+    for key in range(coins.keys):
+        both[key, key:] = np.bitwise_count(lots[key:] & lots[key]).sum(axis=1, dtype=np.int64)
+    each = np.diag(both).copy()
+    odds = togetherness(both, each, reports, coins.idle, coins.held)
+    np.fill_diagonal(both, 0)
+    words = f"two keys are named together in {int(both.max()):,} of {reports:,} reports"
+    return [Finding("keys_together", words, odds)]
+
+
+@lru_cache(maxsize=64)
+def _factors(fields: int) -> UInt64s:
+    """Odd numbers: multiplied by these and added up, different reports come to the same once in 2^64 times."""
+    halves = np.random.default_rng(23).integers(0, 1 << 63, fields, dtype=np.uint64)
+    return halves * np.uint64(2) + np.uint64(1)
+
+
 def _repeated(task: Task, kept: UInt64s) -> list[Finding]:
     """Reports that equal each other: seed, outcome and all."""
     likeliest = task.mechanism.likeliest()
     if likeliest * len(kept) >= 1:
         return []
-    packed = task.mechanism.layout.pack(kept)
-    width = 8 if packed.shape[1] <= 8 else packed.shape[1]
-    padded = np.zeros((len(packed), width), dtype=np.uint8)
-    padded[:, : packed.shape[1]] = packed
-    rows = np.sort(padded.view("<u8" if width == 8 else np.dtype((np.void, width))).reshape(-1))
-    repeats = int((rows[1:] == rows[:-1]).sum())
+    mixed = np.sort(kept @ _factors(kept.shape[1]))
+    repeats = int((mixed[1:] == mixed[:-1]).sum())
     words = f"{repeats:,} of {len(kept):,} reports equal another one"
     return [Finding("equal_reports", words, repetition(repeats, len(kept), likeliest))]
 
 
-def _shared(evidence: Evidence) -> list[Finding]:
-    """Seeds under which two keys share a bucket, whichever two: where forgers look for seeds that serve several keys.
-
-    Honest devices report such seeds as often as they are among all seeds, up to what a record does to a seed.
-    """
-    task = evidence.task
-    mechanism, keys = task.mechanism, task.keys
-    if not isinstance(mechanism, Hashed) or mechanism.family != "walsh" or mechanism.buckets < 2:
-        return []
-    if keys.kind == "wide" or keys.bits > _MOST_BITS:
-        return []
-    seeds = telltales_of(task)[0]
-    excess = seeds.cells * float(seeds.most)  # by which factor a record makes a seed likelier, at most
-    share = np.minimum(1.0, excess * _sharing(task))
-    if mechanism.seed_bits <= _FEW_SEEDS:
-        together = shared_buckets(mechanism, keys, _all_seeds(mechanism), evidence.counts[0])
-        reports = evidence.reports
-    else:
-        together = shared_buckets(mechanism, keys, np.ascontiguousarray(evidence.kept[:, 0]))
-        reports = len(evidence.kept)
-    words = f"two keys share a bucket in {together.max():,} of {reports:,} reports"
-    return [Finding("shared_buckets", words, outlier(together, reports, 0.0, share))]
-
-
-def _all_seeds(mechanism: Hashed) -> UInt64s:
-    return np.arange(1 << mechanism.seed_bits, dtype=np.uint64)
-
-
-def _share_of_seeds(task: Task) -> Any:
-    """Of all seeds, those under which two codes share a bucket, for each difference of codes, or at most."""
-    mechanism = task.mechanism
-    assert isinstance(mechanism, Hashed)
-    if mechanism.seed_bits > _FEW_SEEDS:
-        return sharing(mechanism.buckets, mechanism.seed_bits)
-    return shared_buckets(mechanism, task.keys, _all_seeds(mechanism)) / (1 << mechanism.seed_bits)
-
-
-_sharing = Remembered(_share_of_seeds)
-
-
-def shared_buckets(mechanism: Hashed, keys: Keys, seeds: UInt64s, counts: Int64s | None = None) -> Int64s:
-    """For every x but 0: under how many of these seeds two codes that differ by x share a bucket (family walsh).
-
-    With `counts`, a seed counts so often.
-
-    Hashing is linear: they do where x itself has bucket 0. So these are the sums of one vote for bucket 0 per seed.
-    """
-    totals = np.zeros(1 << keys.bits, dtype=np.int64)
-    rows = seed_rows(keys, seeds, bucket_bits(mechanism.buckets)).astype(np.int64)
-    zeros = np.zeros(len(seeds), dtype=np.int64)
-    scatter(totals, zeros, rows[:, 1:], zeros, (zeros + 1 if counts is None else counts)[:, None])
-    return transform(totals)[1:] // mechanism.buckets
-
-
-def _named(task: Task, state: State) -> list[Finding]:
+def _named(task: Task, found: State | UInt64s) -> list[Finding]:
     """Keys that are named more often than if everybody held them, or less often than if nobody did (sets of keys)."""
     mechanism, keys = task.mechanism, task.keys
     weights = getattr(mechanism, "response_weights", lambda: None)()
-    if weights is None or mechanism.values != "set" or keys.kind != "closed" or keys.tree or not state.count:
+    if weights is None or mechanism.values != "set" or keys.kind != "closed" or keys.tree:
         return []
     if not isinstance(mechanism, Hashed) or mechanism.keeps_reports(keys):
         return []
+    state = found
+    if not isinstance(state, State):
+        state = mechanism.empty(keys)
+        mechanism.absorb(state, keys, np.asarray(found))
     named = mechanism.tally(state, keys, keys.all_ids())[0]
     least, most = outcome_bounds(weights, mechanism.seeds_per_report)
     words = f"a key is named by {named.max():,} of {state.count:,} reports"
