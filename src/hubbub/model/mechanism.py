@@ -117,16 +117,11 @@ class Goal:
             raise Refused(f"epsilon must be above 0 and at most {MOST_EPSILON}, not {self.epsilon:g}.")
         if self.rotation < 1 or (self.rotation > 1 and self.central_epsilon is not None):
             raise Refused("Turns are planned in the local model, and rotation is a number from 1 on.")
-        if not 1 <= self.users <= 1 << 40:
-            raise Refused(f"users must be between 1 and 2^40, not {self.users}.")
-        if not 1 <= self.max_entries <= 1 << 16:
-            raise Refused(f"max_entries must be between 1 and 65536, not {self.max_entries}.")
-        if not 1 <= self.keys <= 1 << 64:
-            raise Refused(f"keys must be between 1 and 2^64, not {self.keys}.")
+        for name, bits, most in (("users", 40, "2^40"), ("max_entries", 16, "65536"), ("keys", 64, "2^64")):
+            if not 1 <= getattr(self, name) <= 1 << bits:
+                raise Refused(f"{name} must be between 1 and {most}, not {getattr(self, name)}.")
         if not self.open and self.keys >= 1 << LARGEST_BITS:
-            raise Refused(
-                f"A closed vocabulary has fewer than 2^{LARGEST_BITS} keys, not {self.keys}; use an open one."
-            )
+            raise Refused(f"A closed vocabulary has fewer than 2^{LARGEST_BITS} keys; use an open one.")
         if self.distance is not None and not 0 < self.distance <= 1 << 20:
             raise Refused(f"The distance must be above 0 and at most 2^20, not {self.distance:g}.")
 
@@ -262,9 +257,7 @@ class Mechanism(BaseModel, ABC):
 
     def scores(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Int64s:
         """How much each report speaks for these keys together: what an attacker would look at."""
-        raise Refused(
-            f"Mechanism {self.name} has no score of its reports; only the exact audit works for it."
-        )
+        raise Refused(f"Mechanism {self.name} has no score of its reports: only the exact audit works.")
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
         """What forged reports may get wrong: first the public seed, if it is drawn before the record is looked at."""
