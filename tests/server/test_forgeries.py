@@ -119,6 +119,35 @@ def few_reports(reports: NDArray[np.uint64]) -> None:
     reports[:] = reports[np.arange(len(reports)) % 50]
 
 
+def one_bucket(reports: NDArray[np.uint64]) -> None:
+    reports[:, 1] = 5
+
+
+def bucket_zero(reports: NDArray[np.uint64]) -> None:
+    reports[:, 1] = 0
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"), [("collision", 8), ("coco", 8), ("sampled", 8), ("local_hashing", 1)]
+)
+@pytest.mark.parametrize("replacing", [one_bucket, bucket_zero])
+def test_forgers_who_name_one_bucket_are_noticed(
+    name: str, entries: int, replacing: Callable[[NDArray[np.uint64]], None]
+) -> None:
+    """With fresh seeds: 3% of 100,000 reports."""
+    more = {"values": "signed"} if name == "coco" else {}
+    task = a_task(name, entries, **more)
+    if int(task.mechanism.layout.fields[1].limit) <= 5:
+        task = a_task(name, entries, buckets=8)
+    found = forged(task, 3000, replacing)
+    assert "buckets" in [test.test for test in found.suspicious]
+
+
+def test_one_bucket_of_a_sketch_is_noticed() -> None:
+    found = forged(a_task("sketch_response"), 3000, one_bucket)
+    assert "buckets" in [test.test for test in found.suspicious]
+
+
 @pytest.mark.parametrize("replacing", [one_seed, few_reports])
 @pytest.mark.parametrize("name", ["collision", "sketch_response"])
 def test_careless_forgers_are_noticed(name: str, replacing: Callable[[NDArray[np.uint64]], None]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
+from hubbub.mechanisms.shared.bucket_shares import bucket_telltale, hits_nearness
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.mechanisms.shared.items import plausible
 from hubbub.model.count_laws import Counts
@@ -24,6 +25,7 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
+from hubbub.model.telltale import Telltale
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record_in
 from hubbub.primitives.kernel import Kernel, kernel, nth_other
@@ -151,6 +153,12 @@ class CoCo(Hashed):
     def votes(self, reports: Int64s) -> tuple[Votes, ...]:
         ones = np.ones((len(reports), 1), dtype=np.int64)
         return Votes(True, reports[:, 0], 2 * reports[:, 1:] - 1), Votes(False, reports[:, 0], ones)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        (favoured, other), k, t = self.weights, self.max_entries, self.buckets
+        total = k * favoured + (2 * t - k) * other
+        near = hits_nearness(k, t, (favoured + other) / total, 2 * other / total)
+        return (*super().telltales(keys), *bucket_telltale(self, keys, self.response_weights(), near))
 
     @property
     def overwritten(self) -> float:

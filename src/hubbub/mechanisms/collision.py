@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from hubbub.mechanisms.shared.bucket_shares import bucket_telltale, hits_nearness
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.mechanisms.shared.items import ItemRates
 from hubbub.model.guarantee import Guarantee
@@ -22,6 +23,7 @@ from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal, Held, Moments, Quantity
 from hubbub.model.record import GRID
 from hubbub.model.state import State
+from hubbub.model.telltale import Telltale, outcome_bounds
 from hubbub.primitives.arrays import Int64s, UInt64s
 from hubbub.primitives.batch import per_record_in
 from hubbub.primitives.kernel import Kernel, kernel, nth_other
@@ -138,6 +140,11 @@ class Collision(Hashed):
 
     def votes(self, reports: Int64s) -> tuple[Votes, ...]:
         return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        (unhit, hit), t = outcome_bounds(self.response_weights(), 1), self.buckets
+        near = hits_nearness(self.max_entries, t, hit, unhit)
+        return (*super().telltales(keys), *bucket_telltale(self, keys, self.response_weights(), near))
 
     @property
     def rates(self) -> ItemRates:

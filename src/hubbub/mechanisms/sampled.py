@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Self
 
+from hubbub.mechanisms.shared.bucket_shares import bucket_telltale
 from hubbub.mechanisms.shared.moded import modes_for
 from hubbub.mechanisms.shared.one_key import OneKey, true_outcome
 from hubbub.model.guarantee import Guarantee
+from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Goal
+from hubbub.model.telltale import Telltale
 from hubbub.primitives.batch import per_record
 from hubbub.primitives.kernel import Kernel
 from hubbub.primitives.samplers import below, randomized_response
@@ -59,6 +62,11 @@ class Sampled(OneKey):
     def response_weights(self) -> tuple[int, int, int, int]:
         """(s, t, W, V): all weights lie in [V, W] and sum to W + (t - 1) V; see `hubbub.privacy.shuffle`."""
         return 1, self.outcomes, *self.weights
+
+    def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
+        """The bucket of one key is any of them; a dummy's, too."""
+        sides = 2 if self.signed else 1
+        return (*super().telltales(keys), *bucket_telltale(self, keys, self.response_weights(), 0.0, sides))
 
     @property
     def answers(self) -> int:

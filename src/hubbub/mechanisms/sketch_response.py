@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
+from hubbub.mechanisms.shared.bucket_shares import bucket_telltale
 from hubbub.mechanisms.shared.hashed import Votes
 from hubbub.mechanisms.shared.items import ItemRates
 from hubbub.mechanisms.shared.moded import Moded, modes_for
@@ -293,7 +294,8 @@ class SketchResponse(Moded):
         return (Votes(False, reports[:, 0], np.ones((len(reports), 1), dtype=np.int64)),)
 
     def telltales(self, keys: Keys) -> tuple[Telltale, ...]:
-        return seed_telltales(self.seed_bits, self.seed_excess(keys), least=self._row_share(0))
+        seeds = seed_telltales(self.seed_bits, self.seed_excess(keys), least=self._row_share(0))
+        return (*seeds, *bucket_telltale(self, keys, self.response_weights()))
 
     def seed_excess(self, keys: Keys) -> float:
         """By which factor a record can make the report of one of its seeds likelier than a draw is, at most.
@@ -310,7 +312,7 @@ class SketchResponse(Moded):
         k, t, g, chosen = self.max_entries, self.buckets, self.seeds, self.favoured
         most = float(min(chosen, self._candidates // g))
         if keys.kind != "folded" and keys.tree is None and chosen <= g * t:
-            pairs = (g - 1) * k * (k - 1) / 2 * sharing(t, self.seed_bits)
+            pairs = (g - 1) * k * (k - 1) / 2 * sharing(t, self.seed_bits, keys.bits)
             most = min(most, k + (max(0, chosen - g * k) + (2 if self.signed else 1) * pairs) / g)
         return self._row_share(most)
 

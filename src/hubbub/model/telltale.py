@@ -7,6 +7,7 @@ reports are then between two binomials, whatever the records are; `hubbub.server
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from hubbub.primitives.rare_counts import binomial_chance
 _LOW, _HIGH = 16, 8
 #: The most cells of one count; outcomes beyond are not counted one by one.
 MOST_CELLS = 1 << 18
+#: The share of salts for which bounds that rest on a salt's luck may fail.
+UNLUCKY = 1e-9
 
 #: (s, t, W, V): t outcomes with weights in [V, W] that sum to s W + (t - s) V.
 Weights = tuple[int, int, int, int]
@@ -188,6 +191,14 @@ def laplace_beyond(distance: float, scale: float) -> float:
     return min(1.0, 2 * float(np.exp(-max(distance, 0.0) / scale)) / (1 + float(np.exp(-1 / scale))))
 
 
-def sharing(buckets: int, seed_bits: int) -> float:
-    """The share of all seeds under which two given codes share a bucket: 1 / t, and eight deviations over salts."""
-    return float(min(1.0, (1 + 8 * np.sqrt(buckets / 2.0**seed_bits)) / buckets))
+def sharing(buckets: int, seed_bits: int, code_bits: int) -> float:
+    """The share of seeds under which two codes share a bucket, at most: for all codes, and all but 1e-9 of all salts.
+
+    Proof. Rows are uniform and independent over seeds, by the salt, so whether two given codes share a bucket are coins
+    of chance 1 / t, one per seed. The probability that their sum is v above its mean is at most exp(-v^2 / (2 (s + v /
+    3))), s its variance (Bernstein), which is exp(-x) for v = x / 3 + sqrt(x^2 / 9 + 2 x s). It depends on the codes by
+    their difference only, of which there are fewer than 2^m: x = log(2^m / 1e-9) is enough for all of them.
+    """
+    seeds, x = 2.0**seed_bits, code_bits * math.log(2) + math.log(1 / UNLUCKY)
+    variance = seeds / buckets * (1 - 1 / buckets)
+    return min(1.0, 1 / buckets + (x / 3 + math.sqrt(x**2 / 9 + 2 * x * variance)) / seeds)

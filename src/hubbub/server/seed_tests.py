@@ -90,7 +90,7 @@ def _shares_of_even(task: Task) -> tuple[Any, Any]:
     mechanism = task.mechanism
     assert isinstance(mechanism, Hashed)
     if mechanism.seed_bits > _MORE_SEEDS:
-        most = sharing(2, mechanism.seed_bits)
+        most = sharing(2, mechanism.seed_bits, task.keys.bits)
         return 1 - most, most
     count, found = 1 << mechanism.seed_bits, np.zeros((1 << task.keys.bits) - 1, dtype=np.int64)
     for start in range(0, count, _CHUNK):
@@ -121,7 +121,7 @@ def _share_of_seeds(task: Task) -> Any:
     mechanism = task.mechanism
     assert isinstance(mechanism, Hashed)
     if mechanism.seed_bits > _FEW_SEEDS:
-        return sharing(mechanism.buckets, mechanism.seed_bits)
+        return sharing(mechanism.buckets, mechanism.seed_bits, task.keys.bits)
     return shared_buckets(mechanism, task.keys, _all_rows(task)) / (1 << mechanism.seed_bits)
 
 
