@@ -125,6 +125,8 @@ def _of_counts(moments: Moments, counts: Counts, corner: Floats, heard: int, for
     if named is not None and not np.isnan(corner[0]):
         named = np.maximum(np.rint(named - out * each * (counts.idle + counts.gain * said[0])), 0)
         named = named.astype(np.int64)
+        if isinstance(counts.reports, np.ndarray):  # of those that are left, none names its key twice
+            named = np.minimum(named, reports)
     if signed is not None:
         of_values = said[0] if np.isnan(corner[1]) else said[1]
         moved = np.rint(signed - out * each * counts.signed_gain * of_values).astype(np.int64)
