@@ -7,7 +7,8 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -102,6 +103,17 @@ def flips(data: bytes) -> Iterator[bytes]:
         damaged = bytearray(data)
         damaged[place // 8] ^= 1 << place % 8
         yield bytes(damaged)
+
+
+@contextmanager
+def peak() -> Iterator[Callable[[], float]]:
+    """Tells the most MiB that Python and numpy held at a time since the block began."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        yield lambda: (tracemalloc.get_traced_memory()[1] - before) / (1 << 20)
+    finally:
+        tracemalloc.stop()
 
 
 def contents(folder: Path) -> dict[str, bytes]:

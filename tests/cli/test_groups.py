@@ -14,7 +14,7 @@ import pytest
 
 from helpers import prose, refuse, refused, run_cli, seeded_coins, succeed, write_csv
 from hubbub.calls.run import privatize, run_by
-from hubbub.protocol.files import load_reports_by, load_state, load_states, total_of
+from hubbub.protocol.files import load_reports_by, load_state, open_states, total_of
 from hubbub.protocol.strata import UNTOLD, Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
@@ -88,7 +88,7 @@ def test_parquet_has_the_column_and_adds_up_to_the_same(task: Path, tmp_path: Pa
     column = pq.read_table(tmp_path / "v.parquet")["stratum"].to_pylist()
     assert set(column) == {"country=de", "country=fr", "country=us"}
     succeed("aggregate", tmp_path / "v.parquet", "-o", tmp_path / "p.state")
-    loaded, states = load_states(tmp_path / "p.state")
+    loaded, states = open_states(tmp_path / "p.state")
     raw = b"".join(pq.read_table(tmp_path / "v.parquet")["reports"].to_pylist())
     assert total_of(loaded, states).to_bytes() == aggregate(loaded, raw).to_bytes()
     assert {at: one.count for at, one in states.items()} == {Stratum((c,)): 1000 for c in ("de", "fr", "us")}

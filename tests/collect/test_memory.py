@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet
 from collecting import collected_task
 
+from helpers import peak
 from hubbub.collect import snapshots as folding
 from hubbub.collect.export import parquet_chunks
 from hubbub.collect.shelves import Kept
@@ -23,17 +21,6 @@ from hubbub.server.fold import aggregate
 MB = 1 << 20
 #: Reports of 40 bytes with 300 numbers each, of 8 bytes when they are unpacked.
 WIDE = collected_task(mechanism={"name": "repeated", "epsilon": 1.0, "max_entries": 300})
-
-
-@contextmanager
-def peak() -> Iterator[Callable[[], float]]:
-    """Tells the most MiB that were held at a time since the block began."""
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        yield lambda: (tracemalloc.get_traced_memory()[1] - before) / MB
-    finally:
-        tracemalloc.stop()
 
 
 def wide_reports(count: int) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 from helpers import prose, python, refuse, refused, succeed
 from hubbub.engines import lake, manifest
 from hubbub.engines.arrow import NO_STRATUM, NOT_BEGUN, report_schema, save_parquet, save_parquet_by
-from hubbub.protocol.files import load_state, load_states, total_of
+from hubbub.protocol.files import load_state, open_states, total_of
 from hubbub.protocol.periods import period_of
 from hubbub.protocol.strata import MOST_COMBINATIONS, UNTOLD, Stratum, text_of
 from hubbub.protocol.task import Task
@@ -252,7 +252,7 @@ def test_the_commands(files: list[Path], tmp_path: Path, monkeypatch: pytest.Mon
         assert (said["reports"], said["strata"]) == (700, 7)
     assert (tmp_path / "one.state").read_bytes() == (tmp_path / "two.state").read_bytes()
     assert not list(tmp_path.glob("*.unfinished*"))
-    task, states = load_states(tmp_path / "one.state")
+    task, states = open_states(tmp_path / "one.state")
     assert {stratum: state.to_bytes() for stratum, state in states.items()} == expected()
     for place, path in enumerate(files):
         succeed("aggregate", path, "-o", tmp_path / f"{place}.state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 
 from helpers import reason, refused, small_task
+from hubbub.model.state import State
 from hubbub.primitives.envelope import unseal
 from hubbub.protocol.files import (
+    counts_in,
     load_reports,
     load_reports_by,
     load_state,
-    load_states,
+    open_states,
     save_reports,
     save_reports_by,
     save_state,
@@ -57,6 +60,10 @@ def states(tmp_path: Path) -> Path:
     return tmp_path / "t.state"
 
 
+def load_all(path: Path) -> dict[Stratum, State]:
+    return dict(open_states(path)[1])
+
+
 def pieces(path: Path) -> list[tuple[bytes, bytes]]:
     """Text and part of every stratum in a file."""
     rest, found = bytes(unseal(path.read_bytes()).payload), []
@@ -81,7 +88,7 @@ def test_what_is_saved_is_loaded(reports: Path, states: Path) -> None:
     assert task == TASK
     assert list(parts) == [UNTOLD, DE, FR, LATER]  # by their texts
     assert all(np.array_equal(parts[at], PARTS[at]) for at in PARTS)
-    task, found = load_states(states)
+    task, found = open_states(states)
     assert task == TASK
     assert {at: state.to_bytes() for at, state in found.items()} == {
         at: aggregate(TASK, part).to_bytes() for at, part in PARTS.items()
@@ -90,7 +97,7 @@ def test_what_is_saved_is_loaded(reports: Path, states: Path) -> None:
 
 def test_the_sum_over_strata_is_the_whole_to_the_bit(reports: Path, states: Path, tmp_path: Path) -> None:
     whole = aggregate(TASK, PACKED).to_bytes()
-    assert total_of(TASK, load_states(states)[1]).to_bytes() == whole
+    assert total_of(TASK, open_states(states)[1]).to_bytes() == whole
     assert load_state(states)[1].to_bytes() == whole
     assert aggregate(TASK, load_reports(reports)[1]).to_bytes() == whole
     kept = small_task("collision", family="prf", buckets=13, seed_bits=12)
@@ -110,7 +117,7 @@ def test_files_without_strata_are_of_one_of_which_nothing_is_told(tmp_path: Path
     save_reports(tmp_path / "p.reports", TASK, PACKED)
     save_state(tmp_path / "p.state", TASK, aggregate(TASK, PACKED))
     assert list(load_reports_by(tmp_path / "p.reports")[1]) == [UNTOLD]
-    assert list(load_states(tmp_path / "p.state")[1]) == [UNTOLD]
+    assert list(open_states(tmp_path / "p.state")[1]) == [UNTOLD]
 
 
 def test_no_strata_are_a_file_too(tmp_path: Path) -> None:
@@ -123,7 +130,7 @@ def test_no_strata_are_a_file_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["reports", "states"])
 def test_every_other_length_is_refused(kind: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(kind)
-    load: Callable[[Path], Any] = load_reports_by if kind == "reports" else load_states
+    load: Callable[[Path], Any] = load_reports_by if kind == "reports" else load_all
     data, payload = path.read_bytes(), bytes(unseal(path.read_bytes()).payload)
     for length in range(0, len(data), 7):
         path.write_bytes(data[:length])
@@ -139,7 +146,7 @@ def test_parts_in_another_order_twice_or_elsewhere_are_refused(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     path: Path = request.getfixturevalue(kind)
-    load: Callable[[Path], Any] = load_reports_by if kind == "reports" else load_states
+    load: Callable[[Path], Any] = load_reports_by if kind == "reports" else load_all
     parts, good = pieces(path), path.read_bytes()
     for changed, words in (
         (parts[::-1], "do not follow one another"),
@@ -164,12 +171,51 @@ def test_a_length_that_reaches_beyond_the_file_is_refused(states: Path) -> None:
     for size, length in ((65535, 0), (0, 1 << 63), (0, (1 << 64) - 1)):
         rewrite(states, payload=_PART.pack(size, length) + payload[10:])
         with refused("damaged", str(states)):
-            load_states(states)
+            open_states(states)
+
+
+def test_states_stay_on_disk_until_they_are_asked_for(states: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many reports each has is known without them; nobody reads what is not asked for."""
+    made: list[int] = []
+    load = State.load
+
+    def loaded(self: State, payload: bytes) -> State:
+        made.append(len(payload))
+        return load(self, payload)
+
+    monkeypatch.setattr(State, "load", loaded)
+    _, found = open_states(states)
+    assert found.counts == {UNTOLD: 1, DE: 30, FR: 39, LATER: 20}
+    assert counts_in(found) == found.counts
+    assert made == []
+    assert found[DE].count == 30
+    assert len(made) == 1
+    assert counts_in(dict(found)) == found.counts
+    with pytest.raises(KeyError):
+        found[Stratum(("fr", "1"))]
+
+
+@pytest.mark.parametrize("change", ["other bytes", "another file", "nothing"])
+def test_a_file_that_changes_while_it_is_read_is_refused(change: str, states: Path) -> None:
+    """What was checked when it was opened says nothing about what is there now."""
+    _, found = open_states(states)
+    good = states.read_bytes()
+    if change == "other bytes":
+        with states.open("r+b") as file:
+            file.seek(-30, 2)
+            file.write(b"x")
+        os.utime(states, ns=(0, 1))
+    else:
+        states.unlink()
+        if change == "another file":
+            states.write_bytes(good[:-1])
+    with refused("cannot be read" if change == "nothing" else "was changed", str(states)):
+        found[DE]
 
 
 def test_kinds_are_told_apart(reports: Path, states: Path) -> None:
     with refused("holds reports, not a state"):
-        load_states(reports)
+        open_states(reports)
     with refused("holds states of several groups, not reports"):
         load_reports(states)
 

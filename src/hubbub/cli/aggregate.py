@@ -70,22 +70,25 @@ def is_lake(path: Path) -> bool:
 
 def _from_reports(reports: tuple[Path, ...], output: Path, as_json: bool) -> None:
     from hubbub.primitives.errors import Refused
-    from hubbub.protocol.files import check_same, load_reports_by, save_kept_apart
+    from hubbub.protocol.files import ByStratum, open_alike, open_reports, save_kept_apart
     from hubbub.server.fold import aggregate
 
     if len({path.resolve() for path in reports}) < len(reports):
         raise Refused("A reports file is named twice; its reports would count twice.")
-    task, first = load_reports_by(reports[0])
-    states: dict[Stratum, State] = {}
-    with progress("aggregating", len(reports), as_json) as advance:
-        for path in reports:
-            other, parts = (task, first) if path == reports[0] else load_reports_by(path)
-            check_same(task, reports[0], other, path)
-            for stratum, packed in parts.items():
-                states[stratum] = aggregate(task, packed, states.get(stratum))
+    task, opened, counts = open_alike(reports, open_reports)
+    with progress("aggregating", len(counts), as_json) as advance:
+
+        def added_up(stratum: Stratum) -> State:
+            state = None
+            for parts in opened:
+                if stratum in parts:
+                    state = aggregate(task, parts[stratum], state)
             advance(1)
-    save_kept_apart(output, task, states)
-    count = sum(state.count for state in states.values())
+            return state or task.mechanism.empty(task.keys)
+
+        states = ByStratum(counts, added_up)
+        save_kept_apart(output, task, states)
+    count = counts.total()
     data = {"file": str(output), "reports": count, "digest": task.digest.hex(), "strata": len(states)}
     say(as_json, data, f"{count:,} reports of task {task.name!r} added up in {output}{_apart(states)}")
 

@@ -110,7 +110,7 @@ def command(
             raise click.UsageError("--compare needs --max-entries, and neither a task nor --epsilon.")
         _compare(mechanism, {"max_entries": max_entries, **parameters}, reports, delta, output, as_json)
         return
-    if task is not None and task.exists() and read_file(task).startswith(MAGIC):
+    if task is not None and task.exists() and read_file(task, 4) == MAGIC:
         if reports or people is not None or mechanism is not None or rounds > 1:
             raise click.UsageError("A file of reports or states has its own task and its own crowds.")
         _crowds(task, delta, as_json)
@@ -187,14 +187,13 @@ def _amplify(
 def _crowds(path: Path, delta: float, as_json: bool) -> None:
     """What is promised in each stratum of a file, the smallest first."""
     from hubbub.calls.amplify import amplify_by
-    from hubbub.protocol.files import load_reports_by, open_file, open_states
+    from hubbub.protocol.files import open_file, open_reports, open_states
     from hubbub.protocol.strata import text_of
 
     task, envelope = open_file(path)
-    if KINDS[envelope.kind].startswith("reports"):
-        counts = {text_of(task, stratum): len(part) for stratum, part in load_reports_by(path)[1].items()}
-    else:
-        counts = {text_of(task, stratum): state.count for stratum, state in open_states(path)[1].items()}
+    reports = KINDS[envelope.kind].startswith("reports")
+    _, parts = open_reports(path) if reports else open_states(path)
+    counts = {text_of(task, stratum): count for stratum, count in parts.counts.items()}
     if not counts:
         raise Refused(f"{path} has no reports: there is no crowd.")
     order = dict(sorted(counts.items(), key=lambda item: (item[1], item[0])))

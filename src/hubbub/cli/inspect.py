@@ -12,6 +12,8 @@ from hubbub.cli._common import EXISTING, Command, json_option, say, verbose_opti
 
 #: Strata that are listed without being asked for.
 _STRATA = 20
+#: Reports that are unpacked at a time.
+_AT_ONCE = 1 << 20
 
 
 @click.command(cls=Command, example="hubbub inspect visits.reports --report 0")
@@ -21,22 +23,21 @@ _STRATA = 20
 @json_option
 def command(*, path: Path, report: int | None, verbose: bool, as_json: bool) -> None:
     """Say what is in a reports, state, release or task file."""
-    import numpy as np
-
     from hubbub.cli._show import describe_task, task_facts
     from hubbub.primitives.envelope import KINDS, MAGIC, read_file
     from hubbub.primitives.errors import Refused
-    from hubbub.protocol.files import load_reports_by, open_file, open_states
+    from hubbub.protocol.files import open_file, open_reports, open_states
     from hubbub.protocol.strata import text_of
     from hubbub.protocol.task import Task
     from hubbub.release.artifact import RELEASE, describe
 
-    if not read_file(path).startswith(MAGIC):
+    start = read_file(path, 5)
+    if start[:4] != MAGIC:
         task = Task.load(path)
         say(as_json, {"kind": "task", **task_facts(task)}, describe_task(task, verbose=verbose))
         return
     facts: dict[str, Any]
-    if read_file(path)[4:5] == RELEASE:
+    if start[4:] == RELEASE:
         facts = describe(path)
         say(as_json, {"kind": "release", **facts}, _describe_release(facts, verbose))
         return
@@ -44,20 +45,22 @@ def command(*, path: Path, report: int | None, verbose: bool, as_json: bool) -> 
     facts = {"kind": KINDS[envelope.kind], "count": envelope.count, **task_facts(task, "reports")}
     lines = [f"{path}: {KINDS[envelope.kind]}, {envelope.count:,} reports, checksum is right"]
     if KINDS[envelope.kind].startswith("reports"):
-        _, parts = load_reports_by(path)
-        packed = np.concatenate(list(parts.values())) if parts else np.zeros((0, 1), dtype=np.uint8)
-        task.mechanism.layout.unpack(packed)
-        counts = {text_of(task, stratum): len(part) for stratum, part in parts.items()}
+        _, parts = open_reports(path)
+        told, layout, number = parts.counts, task.mechanism.layout, 0
+        for packed in parts.values():
+            for start_at in range(0, len(packed), _AT_ONCE):
+                numbers = layout.unpack(packed[start_at : start_at + _AT_ONCE])
+                if report is not None and 0 <= report - number < len(numbers):
+                    names = [field.name for field in layout.fields]
+                    facts["report"] = dict(zip(names, numbers[report - number].tolist(), strict=True))
+                number += len(numbers)
         if report is not None:
-            if report >= len(packed):
-                raise Refused(f"{path} has {len(packed)} reports; number {report} is not among them.")
-            names = [field.name for field in task.mechanism.layout.fields]
-            numbers = task.mechanism.layout.unpack(packed[report])[0].tolist()
-            facts["report"] = dict(zip(names, numbers, strict=True))
+            if report >= number:
+                raise Refused(f"{path} has {number} reports; number {report} is not among them.")
             lines.append(f"report {report}: " + ", ".join(f"{n} {v}" for n, v in facts["report"].items()))
     else:
-        _, states = open_states(path)
-        counts = {text_of(task, stratum): state.count for stratum, state in states.items()}
+        told = open_states(path)[1].counts
+    counts = {text_of(task, stratum): count for stratum, count in told.items()}
     if set(counts) != {""}:
         facts["strata"] = counts
         lines.append(_strata_words(counts, verbose))

@@ -14,7 +14,7 @@ import json
 import time
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 from hubbub.model.state import State
 from hubbub.primitives.envelope import read_file, write_atomic
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import ByStratum
 from hubbub.protocol.strata import UNTOLD, Stratum, text_of
 from hubbub.protocol.task import Task
 from hubbub.server.fold import Rejected, merge_into
@@ -180,29 +181,26 @@ class Manifest:
             ) from None
 
 
-class Sums(Mapping[Stratum, State]):
-    """The states of several manifests, those of one in memory at a time; strata without reports are left out."""
+class Sums(ByStratum[State]):
+    """The states of several manifests, those of one in memory at a time; strata without reports are left out.
+
+    How many reports each has is known also when the files are gone.
+    """
 
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self._homes: dict[Stratum, Manifest] = {}
-        #: How many reports each has; known also when the files are gone.
-        self.counts: dict[Stratum, int] = {}
+        counts: dict[Stratum, int] = {}
         for manifest in manifests:
             for stratum, state in manifest.read().items():
                 if state.count:
                     self._homes[stratum] = manifest
-                    self.counts[stratum] = state.count
+                    counts[stratum] = state.count
         self._last: tuple[Manifest, dict[Stratum, State]] | None = None
+        super().__init__(counts, self._read)
 
-    def __getitem__(self, stratum: Stratum) -> State:
+    def _read(self, stratum: Stratum) -> State:
         home = self._homes[stratum]
         if self._last is None or self._last[0] is not home:
             self._last = None
             self._last = home, home.read()
         return self._last[1][stratum]
-
-    def __iter__(self) -> Iterator[Stratum]:
-        return iter(self._homes)
-
-    def __len__(self) -> int:
-        return len(self._homes)

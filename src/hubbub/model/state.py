@@ -46,33 +46,38 @@ class State:
             self.per_code,
         )
 
-    @property
-    def size(self) -> int:
-        """How many bytes `to_bytes` makes."""
-        return 24 + 8 * self.totals.size + self.reports.size
+    def size_with(self, count: int) -> int:
+        """How many bytes `to_bytes` makes of a state of this shape with so many reports."""
+        return 24 + 8 * self.totals.size + int(self.reports.shape[1]) * count
 
     def to_bytes(self) -> bytes:
         """Two numbers, then the arrays."""
         count = self.count | (_PER_CODE if self.per_code else 0)
         head = count.to_bytes(8, "little") + self.squares.to_bytes(16, "little", signed=True)
-        return head + self.totals.astype("<i8").tobytes() + sort_rows(self.reports).tobytes()
+        totals = np.ascontiguousarray(self.totals, dtype="<i8")
+        return b"".join([head, totals.data, np.ascontiguousarray(sort_rows(self.reports)).data])
 
-    def load(self, payload: bytes) -> State:
-        """The state in `payload`, which must have the shape of this (empty) one."""
-        marked = int.from_bytes(payload[:8], "little")
+    def count_in(self, head: bytes | memoryview, length: int) -> int:
+        """How many reports are in a saved state of this shape with so many bytes, by its first ones."""
+        marked = int.from_bytes(head[:8], "little")
         count = marked & ~_PER_CODE
-        squares = int.from_bytes(payload[8:24], "little", signed=True)
-        split = 24 + 8 * self.totals.size
-        width = self.reports.shape[1]
-        if len(payload) != split + (count * width if width else 0):
+        if length != self.size_with(count):
             raise Refused("The state's size does not fit its task: the file belongs to another task.")
-        totals = np.frombuffer(payload[24:split], dtype="<i8").astype(np.int64).reshape(self.totals.shape)
-        reports = np.frombuffer(payload[split:], dtype=np.uint8).reshape(-1 if width else 0, width)
         if marked != count and not self.per_code:
             raise Refused(
                 "The state sums up codes where its task sums up coefficients: another program made it."
             )
-        if marked == count and self.per_code:
+        return count
+
+    def load(self, payload: bytes | memoryview) -> State:
+        """The state in `payload`, which must have the shape of this (empty) one."""
+        count = self.count_in(payload, len(payload))
+        squares = int.from_bytes(payload[8:24], "little", signed=True)
+        size, width = self.totals.size, self.reports.shape[1]
+        totals = np.frombuffer(payload, "<i8", size, offset=24).astype(np.int64).reshape(self.totals.shape)
+        kept = memoryview(payload)[24 + 8 * size :]
+        reports = np.frombuffer(kept, dtype=np.uint8).reshape(-1 if width else 0, width)
+        if self.per_code and int.from_bytes(payload[:8], "little") == count:
             totals = self._from_coefficients(totals)
         return State(totals, reports, count, squares, self.per_code)
 

@@ -17,9 +17,11 @@ import stat
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import IO
 
 from hubbub.primitives.errors import Refused
 
@@ -46,6 +48,8 @@ _WORDS = {
 _OTHERS = re.compile(r"\.(csv|tsv|txt|json|jsonl|toml|parquet|arrow|np[yz]|xlsx|png|svg|pdf|html|md|gz|zip)")
 _HEADER = struct.Struct("<4scBH16sQQQ")
 _CHECK = 16
+#: Bytes of a file that are read at a time.
+_PIECE = 1 << 18
 #: Bytes of an envelope with no task and no payload.
 EMPTY = _HEADER.size + _CHECK
 
@@ -86,7 +90,17 @@ class Envelope:
 
 def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | None = None) -> Envelope:
     """Read an envelope back; whatever is wrong with it is refused in one sentence."""
-    if len(data) < EMPTY or data[:4] != MAGIC:
+    envelope, middle = _head(data, len(data), source, kind)
+    if hashlib.blake2b(data[:-_CHECK], digest_size=_CHECK).digest() != data[-_CHECK:]:
+        raise Refused(f"{source} is damaged: its checksum does not match.")
+    return replace(envelope, task=data[_HEADER.size : middle], payload=data[middle:-_CHECK])
+
+
+def _head(
+    data: bytes | memoryview, size: int, source: str, kind: bytes | None = None
+) -> tuple[Envelope, int]:
+    """An envelope of so many bytes by its first ones, without task and payload, and where the payload begins."""
+    if size < EMPTY or data[:4] != MAGIC:
         raise Refused(f"{source} is not a hubbub file, or its beginning is missing.")
     _, found, version, mechanism, digest, count, task_length, length = _HEADER.unpack_from(data)
     if version != VERSION:
@@ -96,13 +110,66 @@ def unseal(data: bytes | memoryview, source: str = "the data", kind: bytes | Non
     if kind is not None and found != kind:
         raise Refused(f"{source} holds {_WORDS[found][0]}, not {_WORDS[kind][0]}.")
     expected = _HEADER.size + task_length + length + _CHECK
-    if len(data) != expected:
-        state = "truncated" if len(data) < expected else "longer than it says"
-        raise Refused(f"{source} is {state}: {len(data)} bytes where its header asks for {expected}.")
-    if hashlib.blake2b(data[:-_CHECK], digest_size=_CHECK).digest() != data[-_CHECK:]:
-        raise Refused(f"{source} is damaged: its checksum does not match.")
-    middle = _HEADER.size + task_length
-    return Envelope(found, mechanism, digest, count, data[_HEADER.size : middle], data[middle:-_CHECK])
+    if size != expected:
+        state = "truncated" if size < expected else "longer than it says"
+        raise Refused(f"{source} is {state}: {size} bytes where its header asks for {expected}.")
+    return Envelope(found, mechanism, digest, count, b"", b""), _HEADER.size + task_length
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """An envelope in a file, of which all was right when it was opened. The payload is read piece by piece."""
+
+    path: Path
+    #: Without the payload.
+    envelope: Envelope
+    begin: int
+    length: int
+    #: What the file was like when it was opened.
+    mark: tuple[int, ...]
+
+    def read(self, start: int, length: int) -> bytes:
+        """Some bytes of the payload; refused if the file is not the one any more that was opened."""
+        with _opened(self.path) as file:
+            file.seek(self.begin + start)
+            found = file.read(min(length, self.length - start))
+            if _mark(file) != self.mark:
+                raise Refused(f"{self.path} was changed while it was read.")
+        return found
+
+
+def open_sealed(path: str | Path, kind: bytes | None = None) -> Sealed:
+    """An envelope that is too large for the memory; its checksum is compared before anything is believed."""
+    with _opened(path) as file:
+        mark = _mark(file)
+        check, start = hashlib.blake2b(digest_size=_CHECK), file.read(_HEADER.size)
+        envelope, middle = _head(start, mark[0], str(path), kind)
+        task = file.read(middle - _HEADER.size)
+        left = length = mark[0] - middle - _CHECK
+        for piece in (start, task):
+            check.update(piece)
+        while left and (piece := file.read(min(left, _PIECE))):
+            check.update(piece)
+            left -= len(piece)
+        if left or check.digest() != file.read():
+            raise Refused(f"{path} is damaged: its checksum does not match.")
+    return Sealed(Path(path), replace(envelope, task=task), middle, length, mark)
+
+
+def _mark(file: IO[bytes]) -> tuple[int, ...]:
+    """Size, place and time of the last change of an open file."""
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file that is read, or a sentence why it cannot be."""
+    try:
+        with Path(path).open("rb") as file:
+            yield file
+    except OSError as problem:
+        raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
 
 
 def check_ending(path: str | Path, kind: bytes) -> None:
@@ -119,12 +186,10 @@ def refuse_ending(path: str | Path, what: str, usual: str) -> None:
         )
 
 
-def read_file(path: str | Path) -> bytes:
-    """The bytes of a file, or a sentence why not."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as problem:
-        raise Refused(f"{path} cannot be read: {problem.strerror or problem}.") from None
+def read_file(path: str | Path, most: int = -1) -> bytes:
+    """The bytes of a file, or the first of them, or a sentence why not."""
+    with _opened(path) as file:
+        return file.read(most)
 
 
 def keep_private(path: str | Path, create: bool = False) -> None:

@@ -27,6 +27,7 @@ from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.markup import Markup, paragraph, whole
 from hubbub.primitives.text import cell, visible
+from hubbub.protocol.files import counts_in
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
@@ -386,7 +387,8 @@ def _heard(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum
 
 
 def _counts(groups: Mapping[str, list[Stratum]], states: Mapping[Stratum, State]) -> dict[str, int]:
-    return {group: sum(states[stratum].count for stratum in strata) for group, strata in groups.items()}
+    counts = counts_in(states)
+    return {group: sum(counts[stratum] for stratum in strata) for group, strata in groups.items()}
 
 
 def _place(found: Estimate, key: str | int) -> int:
