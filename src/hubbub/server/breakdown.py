@@ -215,9 +215,8 @@ def withheld_words(reasons: Mapping[str, str]) -> list[str]:
 
 def called(values: Iterable[str]) -> str:
     """What a group is called by the values that it has: joined by commas, in quotes where one holds a comma."""
-    return ", ".join(
-        json.dumps(each, ensure_ascii=False) if "," in each or '"' in each else each for each in values
-    )
+    quoted = (json.dumps(each, ensure_ascii=False) if {*each} & {*',"'} else each for each in values)
+    return ", ".join(quoted)
 
 
 def renamed(found: Breakdown, names: Sequence[str], values: Mapping[str, tuple[str, ...]]) -> Breakdown:
@@ -288,9 +287,8 @@ def estimate_by(
         one = estimate(task, total, *options, truncation=known, **more)
         found[group] = replace(one, group=group)
         done(1)
-    notes = [PUBLIC] if any(name != PERIOD for name in names) else []
+    said = (*([PUBLIC] if set(names) - {PERIOD} else []), *([AGAIN] if PERIOD in names else []))
     values = {group: tuple(group.split(", ")) for group in found}
-    said = tuple([*notes, AGAIN] if PERIOD in names else notes)
     return Breakdown(names, found, values, hidden, said, (choice or Choice()).words())
 
 
