@@ -211,24 +211,6 @@ def test_more_than_everybody_is_noticed_in_a_state() -> None:
     assert [found.test for found in many.suspicious] == ["possible_shares"]
 
 
-def test_one_target_is_the_law_of_an_honest_crowd() -> None:
-    """Forged reports for one key with fresh seeds among empty records, and people who hold that key: one law.
-
-    With c = (1 - 1/t) / (W/Omega - 1/t), a share f of forgers is a share c f of holders, exactly, for every seed.
-    """
-    mechanism = make_mechanism("collision", epsilon=1.0, max_entries=8, users=100_000)
-    favoured, other = mechanism.weights
-    t = mechanism.buckets
-    held = favoured / (8 * favoured + (t - 8) * other)
-    forgers = 0.01
-    holders = forgers * (1 - 1 / t) / (held - 1 / t)
-    assert 0.3 < holders < 0.4
-    named = forgers + (1 - forgers) / t
-    assert named == pytest.approx(holders * held + (1 - holders) / t, rel=1e-12)
-    rest = (1 - forgers) / t
-    assert rest == pytest.approx(holders * (1 - held) / (t - 1) + (1 - holders) / t, rel=1e-12)
-
-
 # What is counted
 
 
