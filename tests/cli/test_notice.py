@@ -16,6 +16,7 @@ from hubbub.mechanisms.registry import make_mechanism
 from hubbub.protocol.files import load_reports, save_reports, save_reports_by, save_state
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
+from hubbub.server import evidence
 from hubbub.server.fold import aggregate
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.populations import zipf_population
@@ -59,6 +60,16 @@ def test_words(folder: Path) -> None:
     assert "invented records cannot be noticed" in said
     said = prose("notice", folder / "honest.reports")
     assert "nothing noticed in 40,000 reports (false alarm: 1 in 1,000)" in said
+    assert "Looked at" not in said
+
+
+def test_how_many_are_looked_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are many, it is said how many were looked at."""
+    monkeypatch.setattr(evidence, "_MOST_NUMBERS", 1 << 15)
+    found = succeed("notice", folder / "honest.reports")
+    assert 9000 < found["looked_at"] < 11_000
+    said = prose("notice", folder / "honest.reports")
+    assert f"Looked at one by one: {found['looked_at']:,} of them, chosen by their places" in said
 
 
 def test_a_state_says_that_it_is_one(folder: Path) -> None:

@@ -27,7 +27,7 @@ def command(*, path: Path, task_file: Path | None, jobs: int | None, as_json: bo
 
     PATH is a reports file, a Parquet file or a folder of them, or a state file. Honest reports pass, whatever the
     records are: all tests together raise a false alarm at most once in 1,000 collections. Of a state, little can be
-    tested. Forgers who follow the protocol on invented records are not noticed.
+    tested. Forgers who follow the protocol on invented records are not noticed, nor are most who lift a single key.
     """
     from hubbub.cli.aggregate import is_lake
     from hubbub.primitives.errors import Refused
@@ -87,6 +87,8 @@ def _show(found: Notice) -> None:
             table.add_row(test.test.replace("_", " "), test.words, odds_in_words(test.odds), verdict)
         Console().print(table)
     tell(found.words())
+    if 0 < found.looked < found.reports:
+        tell(f"Looked at one by one: {found.looked:,} of them, chosen by their places.")
     tell(UNNOTICED)
 
 

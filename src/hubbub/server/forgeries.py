@@ -50,6 +50,8 @@ class Notice:
     false_alarms: float = FALSE_ALARMS
     #: Why nothing can be tested, where that is so.
     untested: str = ""
+    #: Reports that were looked at one by one; of the others, where there are any, only what their state says.
+    looked: int = 0
 
     @property
     def odds(self) -> float:
@@ -86,19 +88,22 @@ class Notice:
         """Plain data for `--json`."""
         return {
             "reports": self.reports,
+            "looked_at": self.looked,
             "from_state": self.from_state,
             "noticed": self.noticed,
             "odds": self.odds,
             "false_alarms": self.false_alarms,
             "words": self.words(),
+            "unnoticed": UNNOTICED,
             "tests": [{**f.as_dict(), "failed": f in self.suspicious} for f in self.findings],
         }
 
 
 #: What has to be said beside every verdict.
 UNNOTICED = (
-    "Forgers who follow the protocol on invented records cannot be noticed, nor can anybody whose reports have the law "
-    "of an honest crowd's: nothing noticed does not mean that nothing is forged."
+    "Forgers who follow the protocol on invented records cannot be noticed, nor, with most mechanisms, those who lift "
+    "one key with fresh seeds: their reports have the law of an honest crowd in which more people hold it. Nothing "
+    "noticed does not mean that nothing is forged."
 )
 
 
@@ -128,7 +133,10 @@ def notice(evidence: Evidence, state: State | None = None, level: float = FALSE_
     if told_by_states(task) and state is not None:
         return Notice(state.count, False, tuple(_of_state(task, state)), level)
     untested = _SAID_AGAIN if memoized and not found else ""
-    return Notice(evidence.reports + evidence.untold, False, tuple(found), level, untested=untested)
+    looked = sum(len(sample.kept) for sample in evidence.samples.values())
+    return Notice(
+        evidence.reports + evidence.untold, False, tuple(found), level, untested=untested, looked=looked
+    )
 
 
 def notice_state(task: Task, state: State, level: float = FALSE_ALARMS) -> Notice:
