@@ -7,10 +7,12 @@ no reading along the way may have missed a report that had been acknowledged bef
 
 Meanwhile an operator is busy: folds and looks at all pages come every moment, the store is backed up, checked and
 purged of old ids and states, and keys are made and retired. `processes` is the service as two processes on PostgreSQL,
-of which one is killed in every round, and then their parent. `shuffler` kills the shuffler in between instead, and
-`parts` the shuffler or the collector while crowds travel in parts of a few items, several kills to a crowd.
+of which one is killed in every round, and then their parent. `strata` is the service with a task that has labels and
+keeps no reports, so that sums of groups are made all the time, and each must be that of its own reports. `shuffler`
+kills the shuffler in between instead, and `parts` the shuffler or the collector while crowds travel in parts of a few
+items, several kills to a crowd.
 
-    python benchmarks/crashes.py [--rounds 50] [--kind sqlite|postgresql|processes|shuffler|parts]
+    python benchmarks/crashes.py [--rounds 50] [--kind sqlite|postgresql|processes|strata|shuffler|parts]
 """
 
 from __future__ import annotations
@@ -46,11 +48,15 @@ from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.tokens import Tokens
 from hubbub.primitives.envelope import Envelope, unseal
 from hubbub.primitives.errors import Refused
+from hubbub.protocol.files import open_states
 from hubbub.protocol.sealing import seal, sealed_width
+from hubbub.protocol.strata import text_of
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
 
 SENDERS = 4
+#: Values of the label of a task that has one.
+GROUPS = 5
 
 
 def free_port() -> int:
@@ -110,6 +116,8 @@ class Crowd:
     def __init__(self, task: Task, port: int, token: str, seed: int) -> None:
         self.task, self.port, self.token, self.seed = task, port, token, seed
         self.sent: dict[str, bytes] = {}
+        #: The labels of each batch.
+        self.labels: dict[str, str] = {}
         self.acknowledged = self.retries = self.repeats = self.readings = 0
         self.enough, self.done = threading.Event(), threading.Event()
         self.troubles: list[str] = []
@@ -122,6 +130,7 @@ class Crowd:
     def ask(self, method: str, path: str, body: bytes | None = None, batch: str = "") -> tuple[int, bytes]:
         """Status and body of the answer; status 0: there was none."""
         headers = {"Authorization": f"Bearer {self.token}", "Hubbub-Batch": batch}
+        headers |= {"Hubbub-Labels": self.labels[batch]} if self.labels.get(batch) else {}
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)) as connection:
             try:
                 connection.request(method, f"/v1/tasks/{self.task.digest.hex()}{path}", body, headers)
@@ -140,6 +149,8 @@ class Crowd:
             reports = layout.pack(numbers).tobytes()
             body = Envelope(b"R", self.task.code, self.task.digest, count, b"", reports).seal()
             name = f"{datetime.datetime.now(datetime.UTC):%Y%m%d}-{secrets.token_hex(16)}"
+            if self.task.labels:
+                self.labels[name] = f"group=g{rng.integers(GROUPS)}"
             self.sent[name] = reports
             times = 2 if rng.random() < 0.1 else 1
             for again in range(times):
@@ -226,17 +237,35 @@ def listens(port: int) -> bool:
     return True
 
 
-def crashing_task() -> Task:
+def crashing_task(groups: int = 0) -> Task:
     keys = {"kind": "closed", "size": 500, "salt": "ab" * 16}
     mechanism = {"name": "sketch_response", "epsilon": 1.0, "max_entries": 8}
-    return Task.parse({"name": "crashes", "keys": keys, "mechanism": mechanism})
+    rules: dict[str, Any] = {}
+    if groups:
+        rules = {"labels": {"group": [f"g{number}" for number in range(groups)]}, "keep_reports": False}
+    return Task.parse({"name": "crashes", "keys": keys, "mechanism": mechanism, **rules})
+
+
+def is_sum(task: Task, file: bytes, crowd: Crowd) -> bool:
+    """Whether every state in a state file is that of a single pass over the reports with its labels."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "all.state").write_bytes(file)
+        _, states = open_states(Path(folder) / "all.state")
+        parts: dict[str, list[bytes]] = {}
+        for name, reports in crowd.sent.items():
+            parts.setdefault(crowd.labels.get(name, ""), []).append(reports)
+        made = {labels: aggregate(task, b"".join(reports)).to_bytes() for labels, reports in parts.items()}
+        return {text_of(task, stratum): state.to_bytes() for stratum, state in states.items()} == made
 
 
 def crash_rounds(
-    store: str, rounds: int, seed: int, longest: float = 1.5, processes: int = 1
+    store: str, rounds: int, seed: int, longest: float = 1.5, processes: int = 1, groups: int = 0
 ) -> dict[str, Any]:
-    """Kill the service `rounds` times, up to `longest` seconds after it began to listen or to answer."""
-    task = crashing_task()
+    """Kill the service `rounds` times, up to `longest` seconds after it began to listen or to answer.
+
+    With `groups`, its task has so many labels and keeps no reports.
+    """
+    task = crashing_task(groups)
     chance, port = random.Random(seed), free_port()
     with closing(Store(store)) as opened:
         token = Tokens(opened).new("admin")
@@ -267,14 +296,13 @@ def crash_rounds(
             service.terminate()
             ended = service.wait(30)
         lines = (Path(folder) / "log").read_text()
-    everything = b"".join(crowd.sent.values())
-    expected = len(everything) // task.mechanism.layout.width
+    expected = sum(map(len, crowd.sent.values())) // task.mechanism.layout.width
     return {
         "kills": rounds,
         "batches": len(crowd.sent),
         "reports": expected,
         "counted": counted,
-        "same_state": bytes(unseal(state, kind=b"S").payload) == aggregate(task, everything).to_bytes(),
+        "same_state": is_sum(task, state, crowd),
         "retries": crowd.retries,
         "repeats": crowd.repeats,
         "readings": crowd.readings,
@@ -420,14 +448,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    kinds = ("sqlite", "postgresql", "processes", "shuffler", "parts")
+    kinds = ("sqlite", "postgresql", "processes", "strata", "shuffler", "parts")
     parser.add_argument("--kind", action="append", choices=kinds, help="what to kill (default: all, in turn)")
     options = parser.parse_args()
     for kind in options.kind or kinds:
         started = time.monotonic()
-        if kind == "sqlite":
+        if kind in ("sqlite", "strata"):
+            groups = GROUPS if kind == "strata" else 0
             with tempfile.TemporaryDirectory() as folder:
-                found = crash_rounds(f"sqlite:///{folder}/store.db", options.rounds, options.seed)
+                url = f"sqlite:///{folder}/store.db"
+                found = crash_rounds(url, options.rounds, options.seed, groups=groups)
         elif kind in ("shuffler", "parts"):
             found = shuffler_rounds(options.rounds, options.seed, parts=kind == "parts")
         else:

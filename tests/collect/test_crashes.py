@@ -35,6 +35,17 @@ def test_killed_again_and_again(store_url: str) -> None:
     assert found["exit"] == 0
 
 
+def test_killed_while_groups_are_added_up(store_url: str) -> None:
+    """With labels, and reports that are dropped when they are in the sum of their group."""
+    found = load_script().crash_rounds(store_url, rounds=3, seed=11, longest=1.0, groups=5)
+    assert found["troubles"] == []
+    assert found["errors"] == []
+    assert found["counted"] == found["reports"] > 0
+    assert found["same_state"]
+    assert found["retries"] > 0
+    assert found["exit"] == 0
+
+
 def test_killed_between_the_parts_of_a_crowd() -> None:
     """Shuffler and collector are killed while crowds travel in many parts: all reports count, once, in whole crowds."""
     found = load_script().shuffler_rounds(rounds=2, seed=3, least=40, parts=True, longest=0.6)

@@ -295,9 +295,10 @@ def show_history(
 
 @_reading.get("/v1/tasks/{task}/state", dependencies=ADMIN, **file_of("application/octet-stream"))
 def download_state(service: TheService, task: TheTask) -> Response:
-    """The state file: the sum of all reports, or in some families the reports themselves."""
-    data = service.state_file(task)
-    return Response(data, media_type="application/octet-stream", headers=attachment("state.hubbub"))
+    """The state file: sums of all reports, by group and period, or in some families the reports themselves."""
+    pieces = service.state_file(task)
+    first, headers = next(pieces), attachment("state.hubbub")  # as below
+    return StreamingResponse(chain([first], pieces), media_type="application/octet-stream", headers=headers)
 
 
 @_reading.get("/v1/tasks/{task}/reports.parquet", dependencies=ADMIN, **file_of(_PARQUET))

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from hubbub.collect.promises import Promises
 from hubbub.collect.remembered import Remembered
 from hubbub.collect.segments import Damaged
 from hubbub.collect.settings import Settings
-from hubbub.collect.snapshots import Current, Folder, loaded
+from hubbub.collect.snapshots import Current, Folder, loaded, sealed
 from hubbub.collect.store import Store, Unavailable
 from hubbub.collect.sums import Sums
 from hubbub.collect.tokens import COOKIE, Grant, Tokens
@@ -37,11 +37,9 @@ from hubbub.device.client import Client
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
 from hubbub.plan.advice import advised
-from hubbub.primitives.envelope import Envelope
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.over_time import spending
 from hubbub.protocol.device_document import device_document
-from hubbub.protocol.files import STATE
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.comparison import Comparison
@@ -375,10 +373,12 @@ class Service:
 
         return self._past.get((task.digest, period, keys, level, quantity), ask)
 
-    def state_file(self, task: Task) -> bytes:
-        """The state as a file that hubbub estimate and hubbub merge read."""
+    def state_file(self, task: Task) -> Iterator[bytes | memoryview]:
+        """The state as a file that hubbub estimate and hubbub merge read, piece by piece; strata are apart in it."""
         state = self._readable(task).state
-        return Envelope(STATE, task.code, task.digest, state.count, task.canonical, state.to_bytes()).seal()
+        if self.store.shelves(task.digest.hex()):
+            return self.sums.file(task)
+        return iter([sealed(task, state, task.canonical)])
 
 
 def _unpacked(task: Task, period: int, packed: bytes, now: State) -> State:

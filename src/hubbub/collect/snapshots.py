@@ -305,9 +305,9 @@ class Folder:
 
 def open_state(task: Task, data: bytes) -> State:
     """The state in stored bytes, or `Refused` if anything about them is off; see `loaded` for reports."""
-    envelope = unseal(data, "the stored state", STATE)
+    envelope = unseal(memoryview(data), "the stored state", STATE)
     check_header(envelope, task, "the stored state")
-    state = loaded(task.mechanism.empty(task.keys), bytes(envelope.payload))
+    state = loaded(task.mechanism.empty(task.keys), envelope.payload)
     if state.count != envelope.count:
         raise Refused(f"The stored state says it sums up {envelope.count} reports, but holds {state.count}.")
     return state
@@ -328,16 +328,16 @@ def sum_of_reports(task: Task, reports: bytes) -> State:
     return total
 
 
-def loaded(nothing: State, payload: bytes) -> State:
+def loaded(nothing: State, payload: bytes | memoryview) -> State:
     """The state in bytes; reports that belong to it are elsewhere, the first `count` of the task's."""
     if nothing.reports.shape[1] and len(payload) == len(nothing.to_bytes()):
         return replace(nothing.load(bytes(8) + payload[8:]), count=int.from_bytes(payload[:8], "little"))
     return nothing.load(payload)
 
 
-def sealed(task: Task, state: State) -> bytes:
-    """A state as it is stored."""
-    return Envelope(STATE, task.code, task.digest, state.count, b"", state.to_bytes()).seal()
+def sealed(task: Task, state: State, described: bytes = b"") -> bytes:
+    """A state as it is stored; or as a file, which has the task's description in it."""
+    return Envelope(STATE, task.code, task.digest, state.count, described, state.to_bytes()).seal()
 
 
 def _counted(lots: Sequence[Unfolded]) -> Counter[str]:

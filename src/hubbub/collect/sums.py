@@ -11,19 +11,20 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 
 import sqlalchemy as sql
 
 from hubbub.collect.database import states
 from hubbub.collect.segments import Damaged
-from hubbub.collect.shelves import Shelf, is_there
+from hubbub.collect.shelves import Shelf, is_there, shelves_of
 from hubbub.collect.snapshots import open_state, sealed, sum_of_reports
 from hubbub.collect.store import Store
 from hubbub.model.state import State
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.strata import Stratum, stratum_in
+from hubbub.protocol.files import ByStratum, sealed_states
+from hubbub.protocol.strata import UNTOLD, Stratum, stratum_in
 from hubbub.protocol.task import Task
 from hubbub.server.fold import merge_into
 
@@ -107,6 +108,32 @@ class Sums:
             now = time.monotonic()
             self._due[task.digest] = now + (_OFTEN if task.keep_reports else _SHARE * (now - began))
 
+    def file(self, task: Task) -> Iterator[bytes | memoryview]:
+        """The states of all strata as a file (`hubbub.protocol.files`), piece by piece, all of one moment.
+
+        They add up to the snapshot of the whole. While it is read, the store keeps what is of that moment.
+        """
+        digest, wide = task.digest.hex(), task.mechanism.empty(task.keys).reports.shape[1] > 0
+        whole = states.c.task == digest
+        with self._store.transaction("BEGIN", whole=True) as connection:
+            there = {stratum_in(task, shelf.stratum): shelf for shelf in shelves_of(connection, digest)}
+            counts = {stratum: shelf.reports for stratum, shelf in there.items()}
+            total = connection.execute(sql.select(states.c.count).where(whole)).scalar_one()
+            if untold := total - sum(counts.values()):
+                counts[UNTOLD] = untold
+
+            def made(stratum: Stratum) -> State:
+                if stratum in there or wide:
+                    return self._read(connection, task, there.get(stratum, Shelf("", digest, untold)))[0]
+                rest = open_state(
+                    task, connection.execute(sql.select(states.c.payload).where(whole)).scalar_one()
+                )
+                for shelf in there.values():
+                    _take_from(rest, self._read(connection, task, shelf)[0])
+                return rest
+
+            yield from sealed_states(task, ByStratum(counts, made))
+
     def _one(self, task: Task, shelf: Shelf, keep: bool = False) -> State:
         """The sum of one stratum; it is kept if much was added, or if told so."""
         with self._store.transaction("BEGIN", whole=True) as connection:
@@ -119,7 +146,7 @@ class Sums:
 
     def _read(self, connection: sql.Connection, task: Task, shelf: Shelf) -> tuple[State, int]:
         """The sum of one stratum, and how many reports are in the one that is kept, all of one moment."""
-        if not is_there(connection, shelf):
+        if shelf.stratum and not is_there(connection, shelf):
             raise Moved
         nothing = task.mechanism.empty(task.keys)
         state = nothing if nothing.reports.shape[1] else self._kept(connection, task, shelf)
@@ -164,6 +191,13 @@ class Sums:
 
 class Moved(Exception):
     """Another process has added to a shelf, or merged it, since it was looked at."""
+
+
+def _take_from(total: State, part: State) -> None:
+    """What is left of a state without some of its reports."""
+    total.totals -= part.totals
+    total.count -= part.count
+    total.squares -= part.squares
 
 
 def _many(state: State) -> int:

@@ -84,7 +84,9 @@ class Task(BaseModel):
         default="hour", description="how exactly the collector keeps times of arrival"
     )
     keep_reports: bool = Field(
-        default=True, description="whether the collector keeps reports that are in its state"
+        default=True,
+        description="whether the collector keeps reports that are in its state; "
+        "false: they are dropped, those with labels or periods within minutes",
     )
     messages: float = Field(
         default=0.0,
