@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 def task_with(groups: int, keys: int, rules: dict[str, Any]) -> Task:
     """Sets of up to 8 keys, with one label of so many values, or none."""
     mechanism = {"name": "sketch_response", "epsilon": 1.0, "max_entries": 8}
-    labels = {"group": [f"g{number}" for number in range(groups)]} if groups else {}
+    labels = {"team": [f"g{number}" for number in range(groups)]} if groups else {}
     universe = {"kind": "closed", "size": keys, "salt": "0123456789abcdef" * 2}
     return Task.parse({"name": "cost", "keys": universe, "mechanism": mechanism, "labels": labels, **rules})
 

@@ -25,7 +25,7 @@ TASK = Task.parse(
         "name": "many",
         "keys": {"kind": "closed", "size": 50, "salt": "0123456789abcdef" * 2},
         "mechanism": {"name": "collision", "epsilon": 1.0, "max_entries": 2, "buckets": 8},
-        "labels": {"group": [f"g{number}" for number in range(GROUPS)]},
+        "labels": {"team": [f"g{number}" for number in range(GROUPS)]},
     }
 )
 
@@ -65,10 +65,10 @@ def used(command: Callable[[], Any]) -> float:
         (8, ("merge", "{state}", "-o", "{out}.state")),
         (8, ("aggregate", "{reports}", "-o", "{out}.state")),
         (14, ("estimate", "{state}", "7")),
-        (14, ("estimate", "{state}", "7", "--where", "group=g3")),
+        (14, ("estimate", "{state}", "7", "--where", "team=g3")),
         (14, ("estimate", "{state}", "7", "--by", "group")),
-        (14, ("compare", "{state}", "7", "--compare", "group=g3,g4")),
-        (14, ("compare", "{state}", "{state}", "7", "--where", "group=g5")),
+        (14, ("compare", "{state}", "7", "--compare", "team=g3,g4")),
+        (14, ("compare", "{state}", "{state}", "7", "--where", "team=g5")),
         (2, ("inspect", "{state}")),
         (4, ("inspect", "{reports}")),
         (14, ("notice", "{state}")),
@@ -98,7 +98,7 @@ def test_what_is_made_piece_by_piece_is_the_same(files: tuple[Path, Path], tmp_p
     assert load_state(tmp_path / "both.state")[1].to_bytes() == aggregate(TASK, everything).to_bytes()
     assert said["reports"] == len(everything)
     facts = succeed("inspect", tmp_path / "both.state")
-    assert facts["strata"]["group=g3"] == 2 * 23
+    assert facts["strata"]["team=g3"] == 2 * 23
     report = succeed("inspect", reports, "--report", 25)[
         "report"
     ]  # of 20 of the first group, and 21 of the next
@@ -116,8 +116,8 @@ def test_a_flipped_bit_is_noticed_before_anything_is_believed(
     data[-40] ^= 1
     (tmp_path / "bad").write_bytes(data)
     options = {
-        "estimate": ["7", "--where", "group=g0"],
-        "compare": ["7", "--compare", "group=g0,g1"],
+        "estimate": ["7", "--where", "team=g0"],
+        "compare": ["7", "--compare", "team=g0,g1"],
         "inspect": [],
     }
     before = contents(tmp_path)
@@ -142,7 +142,7 @@ def test_what_is_wrong_in_the_middle_leaves_nothing(files: tuple[Path, Path], tm
 def test_groups_of_a_file_are_those_of_its_parts(files: tuple[Path, Path]) -> None:
     """`--where` adds up the part that is asked for."""
     _, state = files
-    found = succeed("estimate", state, "7", "--where", "group=g3")
+    found = succeed("estimate", state, "7", "--where", "team=g3")
     only = succeed("estimate", state, "7", "--by", "group")
     assert json.dumps(found["estimates"][0]["value"]) == json.dumps(
         next(group for group in only["groups"] if group["group"] == "g3")["estimates"][0]["value"]

@@ -39,7 +39,7 @@ WIDTH = 3
 
 
 def labelled(**rules: Any) -> Task:
-    return collected_task(**{"labels": {"group": GROUPS}, "period": "week", **rules})
+    return collected_task(**{"labels": {"team": GROUPS}, "period": "week", **rules})
 
 
 def batch(
@@ -311,7 +311,7 @@ def test_a_shelf_of_the_same_name_is_another_one(opened: Opener, store_url: str,
     """Late reports make a week again that was merged: what is remembered of the old one is not said of the new one."""
     task = labelled()
     if wide:
-        rules = {"labels": {"group": GROUPS}, "period": "week", "mechanism": COLLISION}
+        rules = {"labels": {"team": GROUPS}, "period": "week", "mechanism": COLLISION}
         task = Task.parse({"name": "wide", "keys": {"kind": "wide", "salt": SALT}, **rules})
     alike = task if not wide else task.model_copy(update={"keys": labelled().keys})
     store = opened(store_url)
@@ -421,7 +421,7 @@ def test_cut_short_at_every_statement(
             parts = Sums(store).state(task, list(Sums(store).strata(task)))
             assert parts.to_bytes() == whole.to_bytes()
             assert check(store_url).problems == []
-            assert merged <= {f"group={group}@{week}" for group in ("g0", "g1") for week in (*weeks, "2026")}
+            assert merged <= {f"team={group}@{week}" for group in ("g0", "g1") for week in (*weeks, "2026")}
     with closing(Store(store_url)) as store:
         assert folder_for(store, task).fold(task).state.to_bytes() == state_of(task, batches)
         Sums(store).keep_up(task)

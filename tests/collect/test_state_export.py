@@ -114,7 +114,7 @@ def test_it_is_of_one_moment(
 def test_it_leaves_one_state_at_a_time(tmp_path: Path) -> None:
     """Forty states of half a MiB."""
     groups = [f"g{number}" for number in range(40)]
-    task = collected_task(labels={"group": groups}, keep_reports=False)
+    task = collected_task(labels={"team": groups}, keep_reports=False)
     store = Store(f"sqlite:///{tmp_path}/s.db")
     store.append([batch(task, number, Stratum((group,))) for number, group in enumerate(groups)])
     store.append([batch(task, 50, UNTOLD)])

@@ -113,13 +113,13 @@ def dependent_clients(
     if not count:
         return
 
-    def nonce() -> str:
+    def nonce() -> tuple[str, ...]:
         """Whatever a collector might hand out, for tasks whose seeds come from there."""
-        return secrets.token_hex(16) if task.seed_from == "server" else ""
+        return (secrets.token_hex(16),) if task.seed_from == "server" else ()
 
     def reports_of(record: Plain) -> UInt64s:
         client = Client(task)
-        return task.mechanism.layout.unpack(b"".join(client.report(record, nonce()) for _ in range(count)))
+        return task.mechanism.layout.unpack(b"".join(client.report(record, *nonce()) for _ in range(count)))
 
     name, one, two = next(iter(telling_pairs(task, 0)))
     drawn = [reports_of(record) for record in (one, two)]

@@ -121,7 +121,8 @@ class Goal:
             if not 1 <= getattr(self, name) <= 1 << bits:
                 raise Refused(f"{name} must be between 1 and {most}, not {getattr(self, name)}.")
         if not self.open and self.keys >= 1 << LARGEST_BITS:
-            raise Refused(f"A closed vocabulary has fewer than 2^{LARGEST_BITS} keys; use an open one.")
+            most = f"2^{LARGEST_BITS} keys, not {self.keys}"
+            raise Refused(f"A closed vocabulary has fewer than {most}; use an open one.")
         if self.distance is not None and not 0 < self.distance <= 1 << 20:
             raise Refused(f"The distance must be above 0 and at most 2^20, not {self.distance:g}.")
 
