@@ -66,7 +66,7 @@ def used(command: Callable[[], Any]) -> float:
         (8, ("aggregate", "{reports}", "-o", "{out}.state")),
         (14, ("estimate", "{state}", "7")),
         (14, ("estimate", "{state}", "7", "--where", "team=g3")),
-        (14, ("estimate", "{state}", "7", "--by", "group")),
+        (14, ("estimate", "{state}", "7", "--by", "team")),
         (14, ("compare", "{state}", "7", "--compare", "team=g3,g4")),
         (14, ("compare", "{state}", "{state}", "7", "--where", "team=g5")),
         (2, ("inspect", "{state}")),
@@ -143,7 +143,7 @@ def test_groups_of_a_file_are_those_of_its_parts(files: tuple[Path, Path]) -> No
     """`--where` adds up the part that is asked for."""
     _, state = files
     found = succeed("estimate", state, "7", "--where", "team=g3")
-    only = succeed("estimate", state, "7", "--by", "group")
+    only = succeed("estimate", state, "7", "--by", "team")
     assert json.dumps(found["estimates"][0]["value"]) == json.dumps(
         next(group for group in only["groups"] if group["group"] == "g3")["estimates"][0]["value"]
     )
