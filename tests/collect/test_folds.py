@@ -209,6 +209,21 @@ def test_small_segments_become_one(opened: Opener, store_url: str, kept: bool) -
     check_all(store, task, batches)
 
 
+def test_segments_of_a_period_that_is_over_become_one(opened: Opener, store_url: str) -> None:
+    """However quiet a collection is, it does not end with a segment for every report."""
+    task, store = labelled(), opened(store_url)
+    folder, batches = folder_for(store, task), []
+    for number in range(40):
+        more = [
+            batch(task, 2 * number + place, ["g0", ""][place], 1, 3600 * (number // 5)) for place in range(2)
+        ]
+        store.append(more)
+        batches += more
+        folder.fold(task)
+    assert [row.count for row in kept_rows(store)] == 2 * [*[5] * 7, *[1] * 5]
+    check_all(store, task, batches)
+
+
 # Reports that are not kept
 
 
