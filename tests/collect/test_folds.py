@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import threading
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +29,7 @@ from hubbub.collect.backup import check
 from hubbub.collect.database import segments, states, strata
 from hubbub.collect.lifetimes import merge_old
 from hubbub.collect.metrics import Metrics
+from hubbub.collect.retention import Horizons, purge
 from hubbub.collect.segments import Damaged
 from hubbub.collect.shelves import shelf_name
 from hubbub.collect.snapshots import Folder
@@ -203,6 +209,21 @@ def test_small_segments_become_one(opened: Opener, store_url: str, kept: bool) -
     check_all(store, task, batches)
 
 
+def test_segments_of_a_period_that_is_over_become_one(opened: Opener, store_url: str) -> None:
+    """However quiet a collection is, it does not end with a segment for every report."""
+    task, store = labelled(), opened(store_url)
+    folder, batches = folder_for(store, task), []
+    for number in range(40):
+        more = [
+            batch(task, 2 * number + place, ["g0", ""][place], 1, 3600 * (number // 5)) for place in range(2)
+        ]
+        store.append(more)
+        batches += more
+        folder.fold(task)
+    assert [row.count for row in kept_rows(store)] == 2 * [*[5] * 7, *[1] * 5]
+    check_all(store, task, batches)
+
+
 # Reports that are not kept
 
 
@@ -353,6 +374,59 @@ def test_check_misses_no_report_that_waits_for_its_sum(opened: Opener, store_url
         connection.execute(strata.delete().where(strata.c.shelf == name))
         connection.execute(segments.update().values(first=2))
     assert any("0 to 2" in problem for problem in check(store_url).problems)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_everybody_at_once(
+    opened: Opener, store_url: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two fold, two keep sums, one merges, purges and reads, while batches arrive: nobody is in another's way."""
+    monkeypatch.setattr(summing, "_OFTEN", 0.0)
+    monkeypatch.setattr(summing, "_SHARE", 0)
+    monkeypatch.setattr(packing, "_MOST_SMALL", 2)
+    task, today = labelled(keep_reports=kept), datetime.date(2026, 11, 18)
+    weeks, done = ["2026-W01", "2026-W46"], threading.Event()
+    batches = [
+        batch(task, number, GROUPS[number % 3], 3, week=weeks[number // 3 % 2]) for number in range(60)
+    ]
+    stores = [opened(store_url) for _ in range(6)]
+
+    def again_and_again(work: Callable[[], object]) -> None:
+        while not done.is_set():
+            work()
+            time.sleep(0.002)
+
+    def purge_and_read(store: Store, sums: Sums) -> None:
+        merge_old(store, sums, task, 60, today)
+        purge(
+            store,
+            task.digest.hex(),
+            Horizons(reports=0),
+            datetime.datetime(2026, 11, 18, tzinfo=datetime.UTC),
+        )
+        strata_now = list(sums.strata(task))
+        assert sums.state(task, strata_now).count % 3 == 0
+
+    stores[0].append(batches[:1])
+    works = [partial(folder_for(store, task).fold, task) for store in stores[1:3]]
+    works += [partial(Sums(store).keep_up, task) for store in stores[3:5]]
+    works.append(partial(purge_and_read, stores[5], Sums(stores[5])))
+    with ThreadPoolExecutor(len(works)) as pool:
+        running = [pool.submit(again_and_again, work) for work in works]
+        for each in batches[1:]:
+            stores[0].append([each])
+        deadline = time.monotonic() + 60
+        while stores[0].waiting(task.digest.hex()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        done.set()
+    for each in running:
+        each.result()
+    moved = [
+        replace(each, stratum=each.stratum.replace("2026-W01", "2026")) if "W01" in each.stratum else each
+        for each in batches
+    ]
+    merge_old(stores[0], Sums(stores[0]), task, 60, today)
+    check_all(opened(store_url), task, moved)
 
 
 # Cut short anywhere

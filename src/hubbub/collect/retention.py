@@ -21,7 +21,7 @@ import sqlalchemy as sql
 from hubbub.collect.database import history, ids, segments, states, tasks
 from hubbub.collect.parts import drop_unfinished
 from hubbub.collect.segments import day_number
-from hubbub.collect.shelves import Shelf, shelves_of
+from hubbub.collect.shelves import Shelf, hold, shelves_of
 from hubbub.collect.store import BARE, Store
 from hubbub.primitives.envelope import unseal
 from hubbub.primitives.errors import Refused
@@ -75,6 +75,7 @@ def _before(now: datetime.datetime, days: int) -> int:
 
 
 def _drop_reports(connection: sql.Connection, task: str, before: int) -> int:
+    hold(connection, task)  # a fold may be about to join segments
     query = sql.select(states.c.payload, states.c.epoch).where(states.c.task == task)
     state = connection.execute(query).one_or_none()
     if state is None or state.payload is None:

@@ -202,12 +202,12 @@ def joined_lots(lots: Sequence[Lot]) -> Iterator[Lot]:
 
 # Statements that are run again and again are put together once.
 _MINE = segments.c.task == sql.bindparam("name")
-_FROM = _MINE & (segments.c.first >= sql.bindparam("begin"))
+_THESE = _MINE & segments.c.first.between(sql.bindparam("begin"), sql.bindparam("end"))
 _SIZE = sql.func.length(segments.c.payload) + sql.func.length(segments.c.names)
 _LAST = sql.select(segments.c.first, segments.c.count, segments.c.period, _SIZE).where(_MINE)
 _LAST = _LAST.order_by(segments.c.first.desc()).limit(4 * _MOST_SMALL)
 _END = sql.select(segments.c.first + segments.c.count).where(_MINE).order_by(segments.c.first.desc()).limit(1)
-_ALL, _GONE = segments.select().where(_FROM).order_by(segments.c.first), segments.delete().where(_FROM)
+_ALL, _GONE = segments.select().where(_THESE).order_by(segments.c.first), segments.delete().where(_THESE)
 _NEW = segments.insert()
 
 
@@ -229,22 +229,25 @@ def put(connection: sql.Connection, rows: Sequence[tuple[str, int, Lot]]) -> Non
 
 
 def join_small(connection: sql.Connection, task: str, stratum: str = "") -> None:
-    """Make one of the last segments, if many of them are small.
+    """Make one segment of the last ones, if many of them are small, and of a few if their period is over.
 
     So there are few small ones, and each is written again once for many lots that come.
     """
-    small: list[Any] = []
+    runs: list[list[Any]] = []
     for each in connection.execute(_LAST, {"name": task}):
-        if each[3] >= SEGMENT or (
-            small and (each.period, each.first + each.count) != (small[-1].period, small[-1].first)
-        ):
-            break
-        small.append(each)
-    if len(small) > _MOST_SMALL:
-        place = {"name": task, "begin": small[-1].first}
-        lots = [lot_in(row, task, stratum) for row in connection.execute(_ALL, place)]
-        connection.execute(_GONE, place)
-        put(connection, [(task, small[-1].first, Lot.joined(lots))])
+        next_one = runs[-1][-1] if runs and runs[-1] else None
+        if each[3] >= SEGMENT:
+            runs.append([])
+        elif next_one and (each.period, each.first + each.count) == (next_one.period, next_one.first):
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    for place, run in enumerate(runs):
+        if len(run) > (1 if place else _MOST_SMALL):
+            own = {"name": task, "begin": run[-1].first, "end": run[0].first}
+            lots = [lot_in(row, task, stratum) for row in connection.execute(_ALL, own)]
+            connection.execute(_GONE, own)
+            put(connection, [(task, run[-1].first, Lot.joined(lots))])
 
 
 def crowded(total: int, count: int) -> bool:
@@ -257,17 +260,18 @@ def crowded(total: int, count: int) -> bool:
 
 
 def drop_nameless(connection: sql.Connection, task: str, number: int, stratum: str = "") -> None:
-    """Forget those of the first `number` reports that are of no named batches: their task keeps no reports."""
-    own = (segments.c.task == task) & (segments.c.names == b"")
-    connection.execute(segments.delete().where(own & (segments.c.first + segments.c.count <= number)))
-    torn = connection.execute(segments.select().where(own & (segments.c.first < number))).one_or_none()
+    """Forget the first `number` reports if they are of no named batches: their task keeps no reports."""
+    names = sql.select(segments.c.names).where(segments.c.task == task).order_by(segments.c.first).limit(1)
+    if connection.execute(names).scalar() != b"":
+        return
+    old = (segments.c.task == task) & (segments.c.first < number)
+    connection.execute(segments.delete().where(old & (segments.c.first + segments.c.count <= number)))
+    torn = connection.execute(segments.select().where(old)).one_or_none()
     if torn is not None:
         lot, gone = lot_in(torn, task, stratum), number - torn.first
-        rest = replace(
-            lot, count=lot.count - gone, payload=lot.payload[gone * len(lot.payload) // lot.count :]
-        )
-        connection.execute(segments.delete().where(own & (segments.c.first == torn.first)))
-        put(connection, [(task, number, rest)])
+        rest = lot.payload[gone * len(lot.payload) // lot.count :]
+        connection.execute(segments.delete().where(old))
+        put(connection, [(task, number, replace(lot, count=lot.count - gone, payload=rest))])
 
 
 def after(connection: sql.Connection, task: str, number: int, stratum: str = "") -> list[tuple[int, Lot]]:

@@ -181,8 +181,12 @@ class Shelves(Database):
         task: str,
         folded: Mapping[str, int],
         kept: Sequence[Lot],
+        ended: bool,
     ) -> None:
-        """Count reports that are in the snapshot from now on, by stratum, and put those that stay on their shelves."""
+        """Count reports that are in the snapshot from now on, by stratum, and put those that stay on their shelves.
+
+        `ended` says that they are the first of a new period.
+        """
         by_stratum: dict[str, list[Lot]] = defaultdict(list)
         for lot in kept:
             by_stratum[lot.stratum].append(lot)
@@ -195,7 +199,7 @@ class Shelves(Database):
             for lot in joined_lots(by_stratum[stratum]):
                 rows.append((name, first, lot))
                 first += lot.count
-            if crowded(total, told[stratum]):
+            if ended or crowded(total, told[stratum]):
                 many.append((name, stratum))
         put(connection, rows)
         for name, stratum in many:

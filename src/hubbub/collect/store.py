@@ -325,7 +325,7 @@ class Store(Shelves):
             counts: Counter[str] = Counter()
             for found in folded:
                 counts[found.lot.stratum] += found.lot.count
-            self.fill_shelves(connection, task, counts, kept)
+            self.fill_shelves(connection, task, counts, kept, new.period != old.period)
             for period, reports in sorted(arrived.items()):
                 connection.execute(self._add(history, {"task": task, "period": period}, reports=reports))
             if new.period is not None and (old.period or 0) > new.period:
