@@ -150,7 +150,7 @@ class Crowd:
             body = Envelope(b"R", self.task.code, self.task.digest, count, b"", reports).seal()
             name = f"{datetime.datetime.now(datetime.UTC):%Y%m%d}-{secrets.token_hex(16)}"
             if self.task.labels:
-                self.labels[name] = f"group=g{rng.integers(GROUPS)}"
+                self.labels[name] = f"team=g{rng.integers(GROUPS)}"
             self.sent[name] = reports
             times = 2 if rng.random() < 0.1 else 1
             for again in range(times):
@@ -242,7 +242,7 @@ def crashing_task(groups: int = 0) -> Task:
     mechanism = {"name": "sketch_response", "epsilon": 1.0, "max_entries": 8}
     rules: dict[str, Any] = {}
     if groups:
-        rules = {"labels": {"group": [f"g{number}" for number in range(groups)]}, "keep_reports": False}
+        rules = {"labels": {"team": [f"g{number}" for number in range(groups)]}, "keep_reports": False}
     return Task.parse({"name": "crashes", "keys": keys, "mechanism": mechanism, **rules})
 
 

@@ -79,7 +79,7 @@ def test_as_described(collector: Collector) -> None:
     """Every route, by its description and against it, by somebody who may do everything and by nobody."""
     schema = schemathesis.openapi.from_url(f"{collector.address}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
-    assert len(operations) == 23
+    assert len(operations) == 24
     asked: Counter[str] = Counter()
     for operation in operations:
         for mode in schemathesis.GenerationMode:

@@ -58,13 +58,13 @@ def goal_of_task(task: Task, quantity: Quantity, users: int, keys: int) -> Goal:
 def outlook(task: Task, estimate: Estimate) -> str:
     """How many people, or which epsilon, would have shown more where nothing stands out.
 
-    Asked about is the next power of ten below half of what would have stood out. Empty where there is no answer.
+    Asked about is the next power of ten clearly below what would have stood out. Empty where there is no answer.
     """
     share = task.scale.kind == "set" or estimate.quantity in ("frequency", "conditional")
     largest = 1.0 if share else _largest(task)
     each = estimate.reports if estimate.quantity == "sum" else 1
     floor = min(estimate.findings.floor / each, largest)
-    wanted = 10.0 ** (math.ceil(math.log10(floor / 2)) - 1)
+    wanted = 10.0 ** (math.ceil(math.log10(0.9 * floor)) - 1)
     if estimate.forgers:
         return _outlook_with_forgers(task, estimate, wanted, estimate.findings.floor / each)
     keys = estimate.findings.candidates
