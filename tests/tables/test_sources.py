@@ -82,6 +82,18 @@ def test_standard_input(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "standard input, line 2: 2 columns" in reason(lambda: read("-", TextForm()))
 
 
+@pytest.mark.usefixtures("_how")
+@pytest.mark.parametrize("read", READERS, ids=["records", "counts"])
+def test_a_quote_that_is_never_closed(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would make one cell of the rest of a table. One that is closed in the last line is no such quote."""
+    rows = "u,k,n\n" + "".join(f"{place},key {place},1\n" for place in range(5))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Once((rows + '5,"x,1\n6,y,1\n').encode())))
+    assert "standard input, line 7: a quote is opened" in reason(lambda: read("-", TextForm()))
+    for last in ('5,"x\ny",1\n', '5,x,"1"', '5,"x\n\0",1'):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Once((rows + last).encode())))
+        assert len(same(read("-", TextForm()))[0]) == 6
+
+
 class Once(io.BytesIO):
     """What is piped in."""
 

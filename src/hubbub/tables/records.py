@@ -319,6 +319,8 @@ def _read_npz(columns: _Columns, path: Path) -> int:
         raise
     except Exception as problem:  # zipfile, zlib, struct and NumPy each have errors of their own
         first = (str(problem).splitlines() or [type(problem).__name__])[0]
+        if "pickle" in first:  # what NumPy says of files that are none of its own
+            first = "it is another kind of file, or has columns of Python objects"
         raise Refused(f"{path} is not a readable NPZ file: {first}.") from None
     return users
 

@@ -141,10 +141,26 @@ class Source:
         if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
             encoding = "utf-8" if begun else "utf-8-sig"
         text = io.TextIOWrapper(file, encoding, newline="")
-        reader = csv.reader(text, delimiter=self.delimiter)
+        over = False
+
+        def lines() -> Iterator[str]:
+            nonlocal over
+            for line in text:  # noqa: UP028 - `yield from` would close the file with the generator
+                yield line
+            over = True
+            yield "\0"  # one row more, unless a quote is open: the csv module would close it without a word
+
+        reader, begin = csv.reader(lines(), delimiter=self.delimiter), before + 1
         try:
             for row in reader:
+                if over and row != ["\0"]:
+                    raise Refused(
+                        f"{self}, line {begin}: a quote is opened in this row and never closed; double it, or close it."
+                    )
+                if over:
+                    return
                 yield before + reader.line_num, row
+                begin = before + reader.line_num + 1
         except UnicodeDecodeError as problem:
             # All lines before the ones that are decoded now have been read.
             decoded = problem.object[: problem.start].decode(problem.encoding, "replace")
