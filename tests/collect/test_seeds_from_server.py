@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from collecting import Collector, collected_task, collecting, sealed_batch, some
 from live import Answer, ask, bearer
 
 from helpers import refused
+from hubbub.collect import clock
 from hubbub.collect.mint import Mint
 from hubbub.collect.quotas import Quota
 from hubbub.collect.store import Batch, Store
@@ -36,10 +38,10 @@ def nonce_of(collector: Collector, reports: int = 1, token: str | None = None) -
     return ask(f"{collector.address}{collector.path}/nonces", b"", headers, method="POST")
 
 
-def reports_for(nonce: str, count: int = 1) -> bytes:
+def reports_for(nonce: str, count: int = 1, task: Task = TASK) -> bytes:
     crowd = distinct_population(count, 50, entries=2, seed=3).entries
     crowd.values[:] = np.abs(crowd.values)
-    return privatize(TASK, crowd, InsecureCoins(3), NonceSeeds(nonce))[0].tobytes()
+    return privatize(task, crowd, InsecureCoins(3), NonceSeeds(nonce))[0].tobytes()
 
 
 def test_reports_with_seeds_of_their_nonce_are_taken(tmp_path: Path) -> None:
@@ -204,6 +206,42 @@ def test_seeds_that_are_not_used_count_too(tmp_path: Path) -> None:
         last = nonce_of(collector).json["nonce"]
         assert nonce_of(collector).status == 422
         assert collector.send(reports_for(last), last).status == 200  # it counted when it was handed out
+
+
+def test_nonces_that_were_saved_up_are_no_way_to_send_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five on each of three days, all sent on the last one: five are taken then, and the others on later days."""
+    task = collected_task(seed_from="server", period="day")
+    now = [time.time() // 86_400 * 86_400 + 43_200]
+    monkeypatch.setattr(clock, "_now", lambda: now[0])
+    url, token, saved = f"sqlite:///{tmp_path / 's.db'}", None, []
+
+    def send(collector: Collector, nonce: str) -> int:
+        return collector.upload(sealed_batch(task, reports_for(nonce, 5, task)), nonce, token).status
+
+    for _ in range(3):
+        now[0] += 86_400
+        with collecting(url, task, reports_per_token=5) as collector:
+            token = token or collector.token
+            saved.append(nonce_of(collector, 5, token).json["nonce"])
+            assert nonce_of(collector, 1, token).status == 429
+            sent = [send(collector, nonce) for nonce in saved] if len(saved) == 3 else []
+    assert sent == [200, 429, 429]
+    now[0] += 86_400
+    with collecting(url, task, reports_per_token=5) as collector:
+        assert send(collector, saved[1]) == 200
+        assert collector.reports == 10
+
+
+def test_nonces_of_others_are_no_way_to_send_more(tmp_path: Path) -> None:
+    with collecting(f"sqlite:///{tmp_path / 's.db'}", TASK, reports_per_token=5) as collector:
+        tokens = [collector.service.tokens.new("upload") for _ in range(2)]
+        nonces = [nonce_of(collector, 5, token).json["nonce"] for token in tokens]
+        bodies = [sealed_batch(TASK, reports_for(nonce, 5)) for nonce in nonces]
+        sent = [collector.upload(body, nonce, tokens[0]) for body, nonce in zip(bodies, nonces, strict=True)]
+        assert [answer.status for answer in sent] == [200, 422]
+        assert collector.upload(bodies[1], nonces[1], tokens[1]).status == 200
 
 
 def test_another_period_begins_anew(store_url: str, opened: Callable[..., Store]) -> None:

@@ -50,7 +50,7 @@ parts = table(
 )
 states = table("states", {"task": _TEXT}, version=_BIG, count=_BIG, period=_BIG, epoch=_BIG, payload=_BYTES)
 history = table("history", {"task": _TEXT, "period": _BIG}, reports=_BIG, state=_BYTES)
-#: Reports that a token has sent in its present period.
+#: Reports that a token has sent in its present period; under its negative number, seeds that it was handed.
 quotas = table("quotas", {"task": _INT, "token": _BIG}, period=_TEXT, count=_BIG)
 rejects = table("rejects", {"task": _TEXT, "reason": _TEXT}, count=_BIG)
 meta = table("meta", {"name": _TEXT}, value=_BYTES)

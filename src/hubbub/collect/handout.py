@@ -53,4 +53,7 @@ class Handout(Uploads):
     def _granted(self, upload: Upload, quota: Quota) -> bool:
         with self._store.writing() as connection:
             number = self._store.numbers(connection, {upload.collected.name})[upload.collected.name][0]
-            return granted(self._store, connection, number, quota, upload.reports)
+            # What is handed out is counted apart from what is sent: under the negative number of the token.
+            return granted(
+                self._store, connection, number, quota._replace(token=-quota.token), upload.reports
+            )

@@ -353,10 +353,11 @@ class Uploads(Intake[Upload]):
         reports = opened(collected, body, self._settings.most_reports)
         now, place = period_now(collected.task), collected.placed(upload.labels, upload.period)
         arrival = Arrival(collected, upload.batch, reports, check.digest(), now, stratum=place.stratum)
-        if collected.task.seed_from == "device":
-            arrival.quota = upload.quota
-        elif self._mint.reports(collected.digest, upload.batch) != len(reports) // collected.width:
-            arrival.refuse(BAD_NONCE, _NO_NONCE)
+        arrival.quota = upload.quota
+        if collected.task.seed_from == "server":
+            handed = self._mint.reports(collected.digest, upload.batch)
+            if handed != len(reports) // collected.width:
+                arrival.refuse(BAD_NONCE, _NO_NONCE)
         if arrival.examined is None and place.begins is not None:
             raise _too_early(place.refusal, place.begins)
         if arrival.examined is None and place.refusal:

@@ -3,11 +3,13 @@
 A nonce is the id that a batch must have, and says for how many reports it is: `20261118-1-RANDOM-CODE`, where the code
 authenticates the rest, the task included, with a secret of the store. So nothing has to be kept of what was handed out,
 and all processes over one store know each other's. Seeds follow from it (`hubbub.protocol.nonces`), and a batch has as
-many reports as the nonce is for, no fewer: whoever does not like the seeds must leave the nonce as a whole.
+many reports as the nonce is for, no fewer: whoever does not like some of the seeds can only leave the nonce, or send
+reports under them that are not valid, which are dropped.
 
-That is the way that is left to choose: ask for many nonces, and use the best. So what is handed out counts against what
-a token may send in a period (`reports_per_token`), whether it is used or not, and without a token against what an
-address may send in a minute.
+Those are the ways that are left to choose: have many seeds, and use the best. So what is handed out counts, used or
+not, against as many as a token may send in a period (`reports_per_token`), and without a token against what an address
+may send in a minute. What is sent counts once more, apart: nonces that were saved up, or those of others, are no way to
+send more in one period.
 """
 
 from __future__ import annotations

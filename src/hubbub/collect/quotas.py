@@ -3,7 +3,8 @@
 Whoever has a token may make up reports, and each looks like another person's. A limit for each token and period bounds
 what one hand can do (`hubbub.model.influence`), where tokens are personal. It is counted in the store, in the
 transaction that takes the reports: a restart does not begin anew, and processes count together. Of a token, a task and
-its present period the number is kept, and nothing else; batches that are sent again count once.
+its present period the number is kept, and nothing else; batches that are sent again count once. Seeds that are handed
+out (`hubbub.collect.handout`) are counted in the same way, apart.
 """
 
 from __future__ import annotations
