@@ -3,12 +3,13 @@
 For five kinds of record lengths and three quantities: the planner sees the lengths, the number of keys, the share of
 the most frequent key, and nothing else. Then the crowd is collected from with many values of max_entries, as devices
 and a server would, and the root mean square error is measured over the 20 most frequent keys. `excess` is how much
-larger it is at the planner's choice than at the best of the values tried; the last two columns are the choice and
-the excess when the planner is not told the share, and takes Zipf's law with its usual exponent.
+larger it is at the planner's choice than at the best of the values tried. Then come the choice and the excess when
+the planner is not told the share, and takes Zipf's law with its usual exponent; and when it sees the records, as
+with `hubbub plan --like`.
 
-    python benchmarks/entries.py [--data FOLDER] [--runs 12]
+    python benchmarks/entries.py [--data FOLDER] [--runs 12] [--epsilon 2]
 
-FOLDER holds real data as described in `hubbub.experiments.datasets` (retail_set.npz, bookcrossing_explicit.npz).
+FOLDER holds real data as described in `hubbub.experiments.datasets` (retail_set.npz and others).
 """
 
 from __future__ import annotations
@@ -35,6 +36,14 @@ from hubbub.simulation.populations import Population
 from hubbub.simulation.rehearsal import simulate, true_values
 
 USERS, KEYS = 20_000, 2000
+REAL = (
+    "retail_set",
+    "bookcrossing_explicit",
+    "kosarak_head_set",
+    "msweb_set",
+    "renttherunway",
+    "movielens_latest_small",
+)
 QUANTITIES: tuple[Quantity, ...] = ("frequency", "mean", "conditional")
 
 
@@ -46,6 +55,7 @@ class Row:
     quantity: Quantity
     taken: Limit
     guessed: Limit
+    counted: Limit
     seconds: float
     measured: dict[int, float]
 
@@ -61,7 +71,8 @@ class Row:
         return (
             f"{self.name:<22} {self.quantity:<12} {self.seconds:7.2f} {taken:>6} {self.taken.total:10.4f} "
             f"{self.measured[taken]:10.4f} {self.best:>6} {self.measured[self.best]:10.4f} "
-            f"{100 * self.excess(self.taken):7.1f}% {guessed:>8} {100 * self.excess(self.guessed):7.1f}%"
+            f"{100 * self.excess(self.taken):7.1f}% {guessed:>8} {100 * self.excess(self.guessed):7.1f}% "
+            f"{self.counted.max_entries:>8} {100 * self.excess(self.counted):7.1f}%"
         )
 
 
@@ -93,7 +104,7 @@ def crowds(data: Path | None) -> Iterator[tuple[str, Population]]:
     }
     for seed, (name, lengths) in enumerate(kinds.items()):
         yield name, crowd_of(np.minimum(lengths, KEYS), KEYS, seed, exponent=(1.0, 0.7, 0.9, 1.2)[seed])
-    for name in ("retail_set", "bookcrossing_explicit") if data is not None else ():
+    for name in REAL if data is not None else ():
         assert data is not None
         found = read_compact(data / f"{name}.npz")
         yield name, Population(found.entries, found.keys)
@@ -134,11 +145,15 @@ def measure(name: str, crowd: Population, quantity: Quantity, epsilon: float, ru
     taken = entry_limits(goal, Profile.zipf(known, crowd.keys, float(crowd.frequency.max())))[0]
     seconds = time.perf_counter() - began
     guessed = best_entries(goal, histogram)
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    counted = entry_limits(
+        goal, Profile.of_records(owners, crowd.entries.ids.astype(np.int64), len(lengths))
+    )[0]
     # Far from its own choice on both sides the error rises for good, so nothing is looked for there.
     near = [k for k in ladder(int(lengths.max())) if taken.max_entries / 5 <= k <= 5 * taken.max_entries]
-    tried = sorted({*near, taken.max_entries, guessed.max_entries})
+    tried = sorted({*near, taken.max_entries, guessed.max_entries, counted.max_entries})
     measured = {k: measured_error(replace(goal, max_entries=k), crowd, runs) for k in tried}
-    return Row(name, quantity, taken, guessed, seconds, measured)
+    return Row(name, quantity, taken, guessed, counted, seconds, measured)
 
 
 def main() -> None:
@@ -151,7 +166,7 @@ def main() -> None:
     chosen = parser.parse_args()
     print(
         "lengths                quantity     seconds  taken  predicted   measured   best   measured   excess"
-        "  untold   excess"
+        "  untold   excess  counted   excess"
     )
     for name, crowd in crowds(chosen.data):
         for quantity in chosen.quantities if not chosen.only or name in chosen.only else ():

@@ -228,6 +228,36 @@ def test_entries_for_given_shares(tmp_path: Path) -> None:
         refuse(*options)
 
 
+def test_a_table_says_it_all(tmp_path: Path) -> None:
+    """Users, keys, lengths and who holds what; the file may be of any kind that tables are."""
+    rows = "".join(f"u{user},k{key}\n" for user in range(300) for key in range(1 + user % 5))
+    (tmp_path / "t.csv").write_text("person,thing\n" + rows + "u1,k0\n")
+    table = ["plan", "--like", tmp_path / "t.csv", "--user", "person", "--key", "thing"]
+    found = succeed(*table, "--epsilon", 4)
+    assert found["assumed"] == {}
+    assert "5 keys in the table (largest share 1)" in found["profile"]
+    limits = [limit["max_entries"] for limit in found["max_entries"]]
+    assert set(limits) <= {1, 2, 3, 4, 5}
+    assert found["chosen"]["parameters"]["max_entries"] == limits[0]
+    assert "frequency, 300 users, 5 keys" in run_cli(*table).stdout
+    assert "frequency, 50,000 users, 9 keys" in run_cli(*table, "--users", 50_000, "--keys", 9).stdout
+    for more, words in (
+        (["--entries", tmp_path / "t.csv"], "--like goes without --entries"),
+        (["--frequency", 0.1], "--like goes without --entries"),
+        (["--messages", 4, "--model", "shuffled", "--delta", 1e-6], "for one report each"),
+        (["-o", tmp_path / "t.toml"], "A task needs its keys"),
+    ):
+        assert words in refuse(*table, *more)
+    assert "give --like" in refuse(*SETS, "--user", "person")
+    assert "has 5 keys, and there are to be 3" in refuse(*table, "--keys", 3)
+    assert "with --user and --key" in refuse("plan", "--like", tmp_path / "t.csv")
+    (tmp_path / "one.csv").write_text("person,thing\na,b\n")
+    one = ["plan", "--like", tmp_path / "one.csv", "--user", "person", "--key", "thing"]
+    assert "has one user" in refuse(*one)
+    assert "frequency, 40 users, 1 keys" in run_cli(*one, "--users", 40).stdout
+    assert "nobody" in refuse("plan", "--like", tmp_path / "t.csv", "--user", "nobody", "--key", "thing")
+
+
 def test_hopeless_entries_are_told(tmp_path: Path) -> None:
     (tmp_path / "h.csv").write_text("entries,users\n1,5\n500,5\n")
     said = run_cli("plan", "--keys", 5000, "--users", 100, "--entries", tmp_path / "h.csv").stdout

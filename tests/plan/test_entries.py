@@ -105,6 +105,50 @@ def test_given_shares() -> None:
             Profile.given(profile.lengths, KEYS, wrong)
 
 
+def test_the_profile_of_a_table_is_counted() -> None:
+    """Three people with the keys 0 and 1, one with 0 alone, one with 40 others, and one with none."""
+    records = [[0, 1], [0, 1], [0, 1], [0], list(range(2, 42)), []]
+    owners = np.concatenate([np.full(len(keys), user) for user, keys in enumerate(records)])
+    profile = Profile.of_records(owners, np.concatenate(records).astype(np.int64), len(records))
+    assert profile.lengths.entries.tolist() == [0, 1, 2, 40]
+    assert profile.lengths.users.tolist() == [1 / 6, 1 / 6, 1 / 2, 1 / 6]
+    assert profile.shares[:3].tolist() == pytest.approx([4 / 6, 3 / 6, 1 / 6])
+    assert profile.keys.sum() == 42
+    assert profile.shares @ profile.keys == pytest.approx(47 / 6)
+    assert profile.kept(1)[:3].tolist() == pytest.approx([(1 + 3 / 2) / 6, 3 / 2 / 6, 1 / 40 / 6])
+    assert profile.weights.sum() == pytest.approx(1)
+    assert profile.weights[:2].tolist() == pytest.approx([1 / TOP] * 2)
+    assert "most frequent of 42 keys in the table (largest share 0.67)" in profile.words()
+    with refused("No record of the table has an entry"):
+        Profile.of_records(np.zeros(0, np.int64), np.zeros(0, np.int64), 3)
+
+
+def test_who_holds_the_popular_keys_decides() -> None:
+    """Nine in ten people have one popular key; or only the others have them, who have 30. Lengths and shares are alike.
+
+    In the first crowd nothing is lost by a limit of 1, in the second nearly all.
+    """
+    users, rare = 20_000, np.arange(20, 600)
+    rng, best = np.random.default_rng(3), {}
+    for who in ("short", "long"):
+        owners, keys = [], []
+        for user in range(users):
+            short = user % 10 > 0
+            if short == (who == "short"):
+                mine = rng.choice(20, 1 if short else 20, replace=False).tolist()
+            else:
+                mine = rng.choice(rare, 1).tolist()
+            mine += [] if short else rng.choice(rare, 30 - len(mine), replace=False).tolist()
+            mine = sorted(set(mine))
+            owners += [user] * len(mine)
+            keys += mine
+        profile = Profile.of_records(np.array(owners), np.array(keys), users)
+        goal = Goal("frequency", 2.0, 1, "set", users=users, keys=600)
+        best[who] = entry_limits(goal, profile)[0].max_entries
+    assert best["short"] <= 2
+    assert best["long"] >= 5
+
+
 @pytest.mark.parametrize("histogram", [{}, {0: 10}, {3: 0}, {-1: 4, 2: 1}, {1: -1, 2: 5}], ids=str)
 def test_empty_histograms_are_refused(histogram: dict[int, int]) -> None:
     with refused("histogram"):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from hubbub.cli._common import EXISTING, OUTPUT, Command, json_option, say, show_cells, table_options, tell
+from hubbub.cli._entries import Known, Rules, entries_options
 from hubbub.cli._spelling import discovery_options, plan_discovery, spelling_of
 from hubbub.cli._tasks import mechanism_options
 from hubbub.primitives.errors import Refused
 
 if TYPE_CHECKING:
     from hubbub.model.mechanism import Goal
-    from hubbub.plan.entries import Limit
     from hubbub.plan.overview import Plan, Trust
     from hubbub.plan.ranking import Option
     from hubbub.tables.sources import TextForm
@@ -42,11 +42,17 @@ _KEYS, _MAX_ENTRIES = 1000, 32
     "--open", "bits", type=int, metavar="BITS", help="Open vocabulary folded to BITS bits (64: wide)."
 )
 @click.option(
-    "--max-entries", type=int, help="Entries of a record that count; left out: the best for --entries."
+    "--max-entries",
+    type=int,
+    help="Entries of a record that count; left out: the best for --like or --entries.",
 )
 @click.option("--range", "value_range", metavar="LOW:HIGH", help="Range of the values; left out: sets.")
 @click.option(
-    "--users", type=click.IntRange(2), default=100_000, show_default=True, help="How many people report."
+    "--users",
+    type=click.IntRange(2),
+    default=100_000,
+    show_default=True,
+    help="How many people report; with --like left out: those of the table.",
 )
 @click.option(
     "--epsilon", type=float, default=1.0, show_default=True, help="Of one report; shuffled: the central one."
@@ -101,9 +107,7 @@ _KEYS, _MAX_ENTRIES = 1000, 32
 )
 @click.option("--want-error", type=float, help="Also say how many users, or which epsilon, reach this error.")
 @mechanism_options
-@click.option("--entries", type=EXISTING, help="CSV of entries,users: also say which max-entries is best.")
-@click.option("--frequency", type=float, help="Of the most frequent key, for --entries.")
-@click.option("--shares", type=EXISTING, help="CSV of share,keys: the keys that --entries is about.")
+@entries_options
 @discovery_options
 @click.option("--plot", type=OUTPUT, help="Write a picture of error against --against.")
 @click.option(
@@ -127,7 +131,12 @@ def command(
     want_error: float | None,
     mechanism: str,
     best: bool,
+    like: Path | None,
+    user: str | None,
+    key: str | None,
     entries: Path | None,
+    frequency: float | None,
+    shares: Path | None,
     per_year: float | None,
     period: Any,
     plot: Path | None,
@@ -141,7 +150,7 @@ def command(
     """Predict which mechanism reaches a goal, with what error.
 
     Nothing has to be collected for that. Files for --entries and --shares are .csv or .tsv (also .gz), or - for CSV on
-    standard input.
+    standard input; --like takes Parquet and NPZ, too.
     """
     from dataclasses import replace
 
@@ -151,23 +160,30 @@ def command(
 
     spelled = spelling_of(options)
     known = bool(keys or vocabulary or bits)
-    others = want_error or entries or plot or options["forgers"] or options["unit"] != "record"
+    others = want_error or entries or like or plot or options["forgers"] or options["unit"] != "record"
     if spelled is not None and (known or others):
         raise click.UsageError(
             "--discover is for keys that nobody has listed, and for whole records: it goes without --keys, "
-            "--vocabulary, --open, --want-error, --entries, --plot, --forgers and --unit."
+            "--vocabulary, --open, --want-error, --like, --entries, --plot, --forgers and --unit."
         )
     source = click.get_current_context().get_parameter_source
     if (per_year is None) != (period is None) or (
         period and source("epsilon") is ParameterSource.COMMANDLINE
     ):
         raise click.UsageError("--per-year goes with --period, and takes the place of --epsilon.")
-    if period and (spelled is not None or entries is not None):
-        raise click.UsageError("--per-year goes without --discover and --entries.")
+    if period and (spelled is not None or entries is not None or like is not None):
+        raise click.UsageError("--per-year goes without --discover, --like and --entries.")
     if spelled is None and output is not None and not known:
         raise Refused("A task needs its keys: give --keys, --vocabulary or --open with -o.")
-    space = key_space(keys if known else _KEYS, vocabulary, bits)
+    records = Known.of(like, (user, key), entries, frequency, shares, form)
+    counted = records.keys if records is not None else 0
+    space = key_space(keys if known else counted or _KEYS, vocabulary, bits)
     given, text = options["max_entries"], options["value_range"]
+    users = options["users"]
+    if records is not None and records.users and source("users") is not ParameterSource.COMMANDLINE:
+        users = records.users
+        if users < 2:
+            raise Refused("The table has one user; say how many people are to report: --users.")
     wish = Wish(
         options["epsilon"] if per_year is None else per_year,
         _MAX_ENTRIES if given is None else given,
@@ -176,7 +192,7 @@ def command(
         options["unit"],
         options["distance"],
         options["delta"],
-        users=options["users"],
+        users=users,
         mechanism=None if mechanism == "auto" else mechanism,
         best=best,
         share=options["share"],
@@ -190,20 +206,19 @@ def command(
         plan_discovery(wish, spelled, (model, most_bytes), output, name, as_json)
         return
     size = unit_size(wish, wish.quantity or wish.usual_quantity)
-    rules: _Rules = {"most_bytes": most_bytes, "name": wish.mechanism, "best": best}
-    assumed = {} if known else {"keys": _KEYS}
-    assumed |= {} if given is not None or entries is not None else {"max_entries": _MAX_ENTRIES}
+    rules: Rules = {"most_bytes": most_bytes, "name": wish.mechanism, "best": best}
+    assumed = {} if known or counted else {"keys": _KEYS}
+    assumed |= {} if given is not None or records is not None else {"max_entries": _MAX_ENTRIES}
     data: dict[str, Any] = {"assumed": assumed}
     lines: list[str] = []
-    if entries is not None and wish.messages:
-        raise Refused("--entries is for one report each: choose max-entries first, then --messages.")
-    if entries is not None:
-        goal = goal_in(wish, space, model)
-        limits = _limits(data, lines, goal, entries, {**options, "form": form}, size, rules)
+    if records is not None and wish.messages:
+        raise Refused(
+            "--like and --entries are for one report each: choose max-entries first, then --messages."
+        )
+    if records is not None:
+        limits = records.limits(data, lines, goal_in(wish, space, model), size, rules)
         wish = wish if given is not None else replace(wish, max_entries=limits[0].max_entries)
         lines += [] if given is not None else [f"The plan is for max-entries {wish.max_entries}."]
-    elif options["frequency"] is not None or options["shares"] is not None:
-        raise Refused("--frequency and --shares are about --entries.")
     found = (planned_year if period else planned)(wish, space, model, most_bytes)
     if as_json:
         data["options"] = found.rows()
@@ -241,15 +256,7 @@ def _assumptions(assumed: dict[str, int]) -> str:
     return f"Assumed: {' and '.join(taken)}; give {' and '.join(options)}."
 
 
-class _Rules(TypedDict):
-    """What may be taken."""
-
-    most_bytes: int | None
-    name: str | None
-    best: bool
-
-
-def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, rules: _Rules) -> str:
+def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, rules: Rules) -> str:
     """How many users, or which epsilon, reach an error."""
     from hubbub.plan.inverse import Inverse
 
@@ -262,53 +269,6 @@ def _inverse(data: dict[str, Any], goal: Goal, want_error: float, size: float, r
         f"An error of {want_error:g} per key takes {users:,} users at epsilon {goal.epsilon:g}, "
         f"or epsilon {epsilon:.3g} with {goal.users:,} users."
     )
-
-
-def _limits(
-    data: dict[str, Any],
-    lines: list[str],
-    goal: Goal,
-    entries: Path,
-    options: dict[str, Any],
-    size: float,
-    rules: _Rules,
-) -> list[Limit]:
-    """Which max_entries is best: in the data, and in words."""
-    from hubbub.plan.entries import entry_limits
-    from hubbub.plan.profile import Lengths, Profile
-    from hubbub.tables.counts import read_pairs
-    from hubbub.tables.sources import Source
-
-    lengths = Lengths.of(
-        dict(read_pairs(Source(entries, options["form"]), "entries and users", int)), goal.keys
-    )
-    if options["shares"] is None:
-        profile = Profile.zipf(lengths, goal.keys, options["frequency"])
-    elif options["frequency"] is None:
-        shares = read_pairs(Source(options["shares"], options["form"]), "a share and a number of keys", float)
-        profile = Profile.given(lengths, goal.keys, shares)
-    else:
-        raise Refused("Give --frequency or --shares, not both.")
-    limits = entry_limits(goal, profile, size, **rules)
-    data["profile"] = profile.words()
-    data["max_entries"] = [limit.as_dict() for limit in limits]
-    lines.append(
-        f"max-entries, by root mean square error over {profile.words()}; entries that are dropped, and how many of all "
-        "keys stand out from zero:"
-    )
-    lines += [
-        f"  {limit.max_entries:>6}  error {limit.total:.4f} = noise {limit.noise:.4f} and bias {limit.bias:.4f} "
-        f"({100 * limit.dropped:.1f}% dropped, {limit.found:,} found)"
-        for limit in limits[:6]
-    ]
-    if options["shares"] is None and options["frequency"] is None:
-        lines.append("The exponent is a guess: --frequency, the share of the most frequent key, fits it.")
-    if not limits[0].found:
-        lines.append(
-            f"No key would stand out from zero, whatever max-entries is: the largest share is {profile.shares[0]:.2g}, "
-            f"the error {limits[0].total:.2g}. It takes more users, or a larger epsilon."
-        )
-    return limits
 
 
 def show(found: Plan, lines: list[str]) -> None:

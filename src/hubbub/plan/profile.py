@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubbub.primitives.arrays import Floats
+from hubbub.primitives.arrays import Floats, Int64s
 from hubbub.primitives.errors import Refused
 
 #: Keys up to this rank are looked at one by one, later ones in groups of this ratio.
@@ -61,8 +61,10 @@ class Profile:
     keys: Floats
     #: [shares, lengths]
     held: Floats
-    #: Of Zipf's law; none for shares that were given.
+    #: Of Zipf's law; none for shares that are given, or those of a table.
     exponent: float | None = None
+    #: How many of the most frequent keys count, all alike; None: every key.
+    most: int | None = None
 
     @classmethod
     def zipf(cls, lengths: Lengths, keys: int, largest: float | None = None) -> Profile:
@@ -90,7 +92,7 @@ class Profile:
         ranks, counts = _ranks(keys)
         odds = ranks**-exponent
         held = -np.expm1(-odds[:, None] * _draws(lengths, odds, counts)[None, :])
-        return cls(lengths, held @ lengths.users, counts, held, exponent)
+        return cls(lengths, held @ lengths.users, counts, held, exponent, TOP)
 
     @classmethod
     def given(cls, lengths: Lengths, keys: int, shares: Mapping[float, int]) -> Profile:
@@ -107,10 +109,31 @@ class Profile:
         held = -np.expm1(-found[:, None] * draws[None, :])
         return cls(lengths, held @ lengths.users, counts, held)
 
+    @classmethod
+    def of_records(cls, owners: Int64s, keys: Int64s, users: int) -> Profile:
+        """Those of a table: whose each entry is and which key it has, numbered from 0, no entry twice.
+
+        Who holds a key is counted, nothing is assumed. Rare keys are taken together with others that are as frequent.
+        """
+        if not len(keys):
+            raise Refused("No record of the table has an entry.")
+        entries, which, people = np.unique(
+            np.bincount(owners, minlength=users), return_inverse=True, return_counts=True
+        )
+        holders = np.bincount(keys)
+        _, counts = _ranks(int((holders > 0).sum()))
+        group = np.full(len(holders), len(counts) - 1)
+        order = np.argsort(-holders, kind="stable")[: int(counts.sum())]
+        group[order] = np.repeat(np.arange(len(counts)), counts.astype(np.int64))
+        cells = np.bincount(group[keys] * len(entries) + which[owners], minlength=len(counts) * len(entries))
+        held = cells.reshape(len(counts), len(entries)) / (counts[:, None] * people)
+        lengths = Lengths(entries.astype(np.float64), people / users)
+        return cls(lengths, held @ lengths.users, counts, held, None, TOP)
+
     @property
     def weights(self) -> Floats:
-        """How much each share counts: every given key, or the TOP most frequent ones of a law, and all alike."""
-        most = self.keys.sum() if self.exponent is None else min(TOP, float(self.keys.sum()))
+        """How much each share counts."""
+        most = min(float(self.keys.sum()), np.inf if self.most is None else self.most)
         before = np.cumsum(self.keys) - self.keys
         return np.asarray(np.clip(most - before, 0, self.keys) / most)
 
@@ -122,10 +145,16 @@ class Profile:
     def words(self) -> str:
         """In a few words, for people."""
         number = f"{self.keys.sum():,.0f} keys"
-        if self.exponent is None:
+        if self.most is None:
             return f"{number} with the given shares"
-        law = f"by Zipf's law (exponent {self.exponent:.2g}, largest share {self.shares[0]:.2g})"
-        return f"the {TOP} most frequent of {number} {law}" if self.keys.sum() > TOP else f"{number} {law}"
+        law = f"in the table (largest share {self.shares[0]:.2g})"
+        if self.exponent is not None:
+            law = f"by Zipf's law (exponent {self.exponent:.2g}, largest share {self.shares[0]:.2g})"
+        return (
+            f"the {self.most} most frequent of {number} {law}"
+            if self.keys.sum() > self.most
+            else f"{number} {law}"
+        )
 
 
 def _ranks(keys: int) -> tuple[Floats, Floats]:
