@@ -1,7 +1,8 @@
-"""What noticing forged reports costs, beside absorbing, and how often it notices them, for every mechanism.
+"""What noticing forged reports costs, how often it notices them, and how often it is wrong, for every mechanism.
 
 python benchmarks/noticing.py cost
 python benchmarks/noticing.py power [--runs 100] [--reports 1000000] [--only collision ...]
+python benchmarks/noticing.py honest [--runs 250] [--reports 20000]
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from hubbub.checks.worlds import task_for
 from hubbub.mechanisms.registry import make_mechanism
+from hubbub.model.record import GRID, Entries
 from hubbub.protocol.task import Task
 from hubbub.server.evidence import Evidence
 from hubbub.server.fold import aggregate
@@ -151,21 +153,57 @@ def power(case: Case, reports: int, runs: int) -> None:
     )
 
 
+def honest_crowds(case: Case, reports: int, seed: int, signed: bool) -> dict[str, Entries]:
+    """Popular keys, keys that are all alike, everybody the same full record, and nobody any."""
+    most = min(case.entries, 6)
+    same = np.arange(case.entries, dtype=np.uint64)
+    values = np.where(np.arange(case.entries) % 2 == int(signed), GRID, -GRID if signed else GRID)
+    return {
+        "Zipf": zipf_population(reports, case.keys, seed, entries=most, signed=signed).entries,
+        "uniform": zipf_population(
+            reports, case.keys, seed, exponent=0.0, entries=most, signed=signed
+        ).entries,
+        "equal": Entries(
+            np.tile(same, reports), np.tile(values, reports), case.entries * np.arange(reports + 1)
+        ),
+        "empty": Entries(
+            np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(reports + 1, dtype=np.int64)
+        ),
+    }
+
+
+def honest(case: Case, reports: int, runs: int) -> None:
+    """False alarms in `runs` collections from each of four honest crowds."""
+    task = case.task(reports)
+    reports = _number(task, reports)
+    alarms: dict[str, int] = {}
+    for name, entries in honest_crowds(case, reports, 1, task.mechanism.values != "set").items():
+        alarms[name] = 0
+        for run in range(runs):
+            packed = simulate(task, entries, 5000 + run).packed
+            evidence = Evidence(task)
+            alarms[name] += notice(evidence, aggregate(task, packed, evidence=evidence)).noticed
+    told = ", ".join(f"{name} {count}/{runs}" for name, count in alarms.items())
+    print(f"{case.name}, {reports:,} honest reports, suspected: {told}", flush=True)
+
+
 def main() -> None:
     """Measure one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["cost", "power"])
-    parser.add_argument("--reports", type=int, default=1_000_000)
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("what", choices=["cost", "power", "honest"])
+    parser.add_argument("--reports", type=int)
+    parser.add_argument("--runs", type=int)
     parser.add_argument("--only", nargs="*", help="names of cases")
     asked = parser.parse_args()
     for case in _CASES:
         if asked.only and case.name not in asked.only:
             continue
         if asked.what == "cost":
-            cost(case, asked.reports)
+            cost(case, asked.reports or 1_000_000)
+        elif asked.what == "power":
+            power(case, asked.reports or 1_000_000, asked.runs or 100)
         else:
-            power(case, asked.reports, asked.runs)
+            honest(case, asked.reports or 20_000, asked.runs or 250)
 
 
 if __name__ == "__main__":

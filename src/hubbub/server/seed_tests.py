@@ -24,8 +24,9 @@ from hubbub.server.odds import Finding, outlier
 
 #: Bits of seeds of which all are looked at, for buckets and for signs; seeds at a time.
 _FEW_SEEDS, _MORE_SEEDS, _CHUNK = 16, 24, 1 << 20
-#: The largest universe of codes that is searched for pairs.
-_MOST_BITS = 20
+#: The largest universe of codes that is searched for pairs, and how many numbers are added up for that: one for every
+#: seed and bucket.
+_MOST_BITS, _MOST_NUMBERS = 20, 1 << 24
 
 
 def seed_findings(task: Task, kept: UInt64s) -> list[Finding]:
@@ -44,18 +45,25 @@ def seed_findings(task: Task, kept: UInt64s) -> list[Finding]:
 def _shared(task: Task, mechanism: Hashed, kept: UInt64s, excess: float) -> Finding:
     """Seeds under which two keys share a bucket, whichever two: where forgers look for seeds that serve several keys.
 
-    Honest devices report such seeds as often as they are among all seeds, up to what a record does to a seed.
+    Honest devices report such seeds as often as they are among all seeds, up to what a record does to a seed. Where
+    there are many buckets, as many reports are looked at as can be in a moment.
     """
     keys = task.keys
     share = np.minimum(1.0, excess * _sharing(task))
     seeds = np.ascontiguousarray(kept[:, 0])
-    if mechanism.seed_bits <= _FEW_SEEDS:
+    if _counted(mechanism):
         counts = np.bincount(seeds.view(np.int64), minlength=1 << mechanism.seed_bits)
         together = shared_buckets(mechanism, keys, _all_rows(task), counts)
     else:
+        seeds = seeds[: max(_MOST_NUMBERS // mechanism.buckets, 1)]
         together = shared_buckets(mechanism, keys, _rows(task, seeds))
-    words = f"two keys share a bucket in {together.max():,} of {len(kept):,} reports"
-    return Finding("shared_buckets", words, outlier(together, len(kept), 0.0, share))
+    words = f"two keys share a bucket in {together.max():,} of {len(seeds):,} reports"
+    return Finding("shared_buckets", words, outlier(together, len(seeds), 0.0, share))
+
+
+def _counted(mechanism: Hashed) -> bool:
+    """Whether all seeds can be looked at with all buckets."""
+    return mechanism.seed_bits <= _FEW_SEEDS and mechanism.buckets << mechanism.seed_bits <= _MOST_NUMBERS
 
 
 def _signed(task: Task, kept: UInt64s, excess: float) -> Finding:
@@ -120,7 +128,7 @@ def _share_of_seeds(task: Task) -> Any:
     """Of all seeds, those under which two codes share a bucket, for each difference of codes, or at most."""
     mechanism = task.mechanism
     assert isinstance(mechanism, Hashed)
-    if mechanism.seed_bits > _FEW_SEEDS:
+    if not _counted(mechanism):
         return sharing(mechanism.buckets, mechanism.seed_bits, task.keys.bits)
     return shared_buckets(mechanism, task.keys, _all_rows(task)) / (1 << mechanism.seed_bits)
 
