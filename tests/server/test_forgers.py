@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from click.testing import CliRunner
 from hubbub.checks.conformance import task_for
 from hubbub.cli import main
 from hubbub.mechanisms.registry import make_mechanism
+from hubbub.mechanisms.shared.hashed import Hashed
+from hubbub.mechanisms.shared.several_keys import most_heard
 from hubbub.model.hashing import cohort_of, seed_rows
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.advice import advised
@@ -19,6 +22,7 @@ from hubbub.protocol.files import save_state
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
+from hubbub.server.forgers import influence_on
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.rehearsal import simulate, true_values
 
@@ -89,6 +93,59 @@ def test_intervals_hold_under_attack(name: str, more: dict[str, Any], runs: int)
             assert without <= 0.75 * runs, (quantity, without)
 
 
+@pytest.mark.parametrize(("name", "more"), [(name, more) for name, more, _ in _CASES])
+@pytest.mark.parametrize("epsilon", [1.0, 6.0])
+def test_more_forgers_never_make_an_interval_shorter(name: str, more: dict[str, Any], epsilon: float) -> None:
+    """Up to more than there are reports for a key, or about it; within the values that are possible at all.
+
+    Where more were taken out than there are, intervals for means missed by far if fewer were forged than allowed for.
+    """
+    if name == "compressive" and epsilon > 1:
+        more = {"rows": 16}
+    mechanism = make_mechanism(name, epsilon=epsilon, **more)
+    task = task_for(mechanism, _KEYS)
+    crowd = _crowd(mechanism.values, 1).slice(0, 3000)
+    forged = aggregate(task, forge(task, 100, "maximal", [0], seed=2))
+    state = simulate(task, crowd, 1).state.merge(forged)
+    for quantity in mechanism.quantities:
+        low, high = np.full(_KEYS, np.inf), np.full(_KEYS, -np.inf)
+        ends = (0.0, 1.0) if quantity == "frequency" else (task.low, task.high)
+        for forgers in (50, 100, 250, 400, 1200):
+            found = estimate(task, state, None, quantity, simultaneous=True, refine="none", forgers=forgers)
+            least, most = np.clip(found.low, *ends), np.clip(found.high, *ends)
+            assert (least <= low + 1e-3 * (ends[1] - ends[0])).all(), (quantity, forgers)
+            assert (most >= high - 1e-3 * (ends[1] - ends[0])).all(), (quantity, forgers)
+            low, high = least, most
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "share"),
+    [
+        ("coco", {}, 0.01),
+        ("collision", {"values": "signed"}, 0.01),
+        ("pckv_grr", {"size": 50}, 0.01),
+        ("pckv_ue", {"size": 50}, 0.01),
+        ("privkv", {"size": 50, "epsilon": 4.0}, 0.5),
+    ],
+)
+def test_fewer_forgers_than_are_allowed_for(name: str, more: dict[str, Any], share: float) -> None:
+    """200 reports for a key that 1% hold with the lowest value, and twice as many allowed for: all of 8 hold.
+
+    Each misses with probability below 1e-3 by its own account, and three of 8 with 6e-8. All of them did.
+    """
+    task = task_for(make_mechanism(name, **{"epsilon": 6.0, "max_entries": 1, **more}), 50)
+    users, missed = 20_000, 0
+    holders = int(share * users)
+    offsets = np.minimum(np.arange(users + 1), holders).astype(np.int64)
+    crowd = Entries(np.zeros(holders, np.uint64), np.full(holders, -GRID), offsets)
+    for run in range(8):
+        forged = forge(task, 200, "maximal", ["0"], seed=run, quantity="mean")
+        state = simulate(task, crowd, run).state.merge(aggregate(task, forged))
+        found = estimate(task, state, ["0"], "mean", 0.999, forgers=400)
+        missed += int(not found.low[0] <= -share <= found.high[0])
+    assert missed <= 2
+
+
 _LOOKING = [
     ("sketch_response", {"max_entries": 4}),
     ("collision", {"max_entries": 4, "values": "signed"}),
@@ -98,6 +155,10 @@ _LOOKING = [
     ("sparse_sum", {"max_entries": 4, "unit": "entry"}),
     ("privkv", {"size": _KEYS, "max_entries": 2}),
 ]
+
+
+def _subsets(count: int) -> list[tuple[int, ...]]:
+    return [some for size in range(1, count + 1) for some in combinations(range(count), size)]
 
 
 def _loudest(task: Task, way: tuple[float, float], count: int) -> Any:
@@ -205,11 +266,12 @@ def test_advice_reckons_with_forgers() -> None:
     assert estimate(task, many, [1], forgers=0.005).findings.floor == pytest.approx(0.1, rel=0.03)
 
 
-def test_reports_that_are_counted_twice() -> None:
-    """In a tree some seeds have reports that count as two, and forgers know which: limits hold all the same.
+@pytest.mark.parametrize("times", [2, 4])
+def test_reports_that_count_as_several(times: int) -> None:
+    """In a tree some seeds have reports that count as two or four, and forgers know which: limits hold all the same.
 
-    A key that they are against is taken down twice as far: without that, intervals that miss once in 10^8 times would
-    be too short by more than 0.03, so that limits are looked at beside those of honest reports alone.
+    A key that they are against is taken down that much further: without that, intervals that miss once in 10^8 times
+    would be too short by more than 0.03, so that limits are looked at beside those of honest reports alone.
     """
     tree = {"longest": 4, "levels": [2, 2], "shares": [1, 1, 1]}
     keys = {"kind": "tree", "bits": 12, "salt": "5a" * 16, "tree": tree}
@@ -221,16 +283,25 @@ def test_reports_that_are_counted_twice() -> None:
     honest = simulate(task, crowd, 2).state
     seeds = np.arange(1 << 16, dtype=np.uint64)
     asked = np.isin(cohort_of(task.keys, seeds), np.array(task.keys.asked))
-    vanish = seeds[asked & (seed_rows(task.keys, seeds, 1)[:, 1] == 0)]
+    assert isinstance(mechanism, Hashed)
+    rows = seed_rows(task.keys, seeds, 4)[:, 1:]
+    sums = [np.bitwise_xor.reduce(rows[:, list(some)], axis=1) for some in _subsets(4)]
+    vanish = seeds[asked & (1 + sum((each == 0).astype(np.int64) for each in sums) == times)]
     assert len(vanish)
+    assert most_heard(mechanism, task.keys) == 4
+    assert most_heard(mechanism.model_copy(update={"seed_bits": 40}), task.keys) == mechanism.buckets == 16
     alone = estimate(task, honest, ["aaaa"], level=_LEVEL)
     twice = 0
-    for bucket in range(0, mechanism.buckets, 2):  # type: ignore[attr-defined]
+    heard = set()
+    for bucket in range(mechanism.buckets):
         report = mechanism.layout.pack(np.array([[vanish[0], bucket]], dtype=np.uint64))
-        assert mechanism.heard(aggregate(task, report), task.keys) == 2
+        heard.add(mechanism.heard(aggregate(task, report), task.keys))
         lower = honest.merge(aggregate(task, np.tile(report, (300, 1))))
         found = estimate(task, lower, ["aaaa"], level=_LEVEL, forgers=300)
         twice += int(found.value[0] < alone.value[0] - 0.05)
         assert found.low[0] <= alone.low[0]
         assert found.high[0] >= alone.high[0]
-    assert twice >= 4
+        moved = (estimate(task, honest.merge(aggregate(task, report)), ["aaaa"]).value - alone.value)[0]
+        assert moved >= -1.01 * influence_on(task, "frequency").replaced / 30_000
+    assert heard == {0, times}
+    assert twice >= 16 // times - 2

@@ -19,6 +19,7 @@ from hubbub.server.estimates import Estimate, estimate, offered_quantity
 from hubbub.server.evidence import Evidence
 from hubbub.server.fold import aggregate
 from hubbub.server.forgeries import Notice, notice
+from hubbub.server.forgers import heard_as
 from hubbub.simulation import rehearsal
 from hubbub.simulation.forgery import Attack, forge
 
@@ -178,10 +179,12 @@ def _bound(task: Task, quantity: Quantity, forgers: int, others: State, ids: UIn
     Before, a key's estimate is the mean of what the others say (h of them are heard) and some of the m replaced ones;
     afterwards, of the others and up to m forged ones. All that is said lies between two numbers, and each mean gives
     the others a weight of at least h / (h + m), so the two means are at most m / (h + m) times their distance apart.
+    (In a tree one report may count as several, and m is that many times more.)
     """
     mechanism = task.mechanism
     if quantity == "conditional" or mechanism.uncut != mechanism:
         return None
     found = mechanism.influence(quantity, 0.0, task.scale.center, task.scale.half, heard=1.0)
     times = others.count + forgers if quantity == "sum" else 1
+    forgers *= heard_as(task)
     return times * found.replaced * forgers / mechanism.heard_about(others, task.keys, ids, forgers)

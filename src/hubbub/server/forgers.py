@@ -11,8 +11,13 @@ is linear in what was taken out), so over the polygon they are extreme at corner
 the forged reports; the interval for that point is made of honest reports alone, and covers with the probability that
 it says. With fewer forged reports than m there is less to take out, and all that is left lies in between.
 
-Two more things are made safe. Ties are not broken by the state, which forgers could try out until it suits them. And
-errors are those of n - m reports, with the larger of the spreads before and after.
+No more reports can have been forged for a key than there are for it. Where m are more, as many are taken out as there
+are, and the others in every other way, or not at all: what can be taken out is the polygon cut by these limits, and its
+corners are those in which one kind is used up, and the rest are of one other kind.
+
+Three more things are made safe. Ties are not broken by the state, which forgers could try out until it suits them.
+Errors are those of n - m reports, with the larger of the spreads before and after. And what reports tell about others,
+how many records are empty or too long, is taken for what makes intervals widest.
 """
 
 from __future__ import annotations
@@ -24,16 +29,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hubbub.mechanisms.shared.hashed import Hashed
+from hubbub.mechanisms.shared.several_keys import most_heard
 from hubbub.model.count_laws import Counts
 from hubbub.model.influence import Influence
 from hubbub.model.mechanism import Moments, Quantity
 from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused
+from hubbub.server.evidence import Remembered
 from hubbub.server.intervals import count_variance
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
 
+#: Less than this much of a vote is a rounding error.
+_NOTHING = 1e-9
 #: Where a report is about one key only: which keys a bound is for.
 USUAL_KEY = " that as many reports are about as about any other"
 
@@ -48,7 +58,8 @@ def how_many(forgers: float, reports: int) -> int:
 def influence_on(task: Task, quantity: Quantity, frequency: float = 0.0) -> Influence:
     """What a report does to a key in the units of a task, and by its share of reports that are heard."""
     found = task.mechanism.influence(quantity, frequency, task.scale.center, task.scale.half)
-    return found.where(task.keys.asked_share)
+    down = found.down * heard_as(task)
+    return replace(found, down=down, replaced=found.replaced + down - found.down).where(task.keys.asked_share)
 
 
 def forgers_note(forgers: int, reports: int) -> str:
@@ -86,57 +97,85 @@ def _several_words(task: Task, quantity: Quantity) -> str:
     return f" Forgers choose the seeds of reports, so each can do that to {several:,.0f} keys of their choice at once."
 
 
+def _heard_as(task: Task) -> int:
+    """As how many reports one can be heard.
+
+    In a tree, reports are counted by a coefficient that is above 1 for some seeds (`Hashed.heard_in`): one such report
+    counts as several, and names a key once at most. So it is that much against a key, and no more for it than others.
+    """
+    if task.keys.tree is None or task.mechanism.empty(task.keys).per_code:
+        return 1
+    assert isinstance(task.mechanism, Hashed)
+    return most_heard(task.mechanism, task.keys)
+
+
+heard_as = Remembered(_heard_as)
+
+
 def without(task: Task, moments: Moments, heard: int, forgers: int) -> Iterator[Moments]:
     """What the other reports say if `forgers` reports had all said the same of every key, for each extreme of it."""
     if forgers >= heard:
         raise Refused(
-            f"If {forgers:,} of {heard:,} reports may be forged, nothing is known; state fewer forgers than reports."
+            f"If {float(forgers):,.12g} of {heard:,} reports may be forged, nothing is known; state fewer forgers than "
+            "reports."
         )
-    for corner in task.mechanism.effects():
-        out = min(forgers * _heard_as(task, corner), heard - 1)
-        if moments.counts is not None:
-            yield _of_counts(moments, moments.counts, corner, heard, out)
-        else:
+    corners, times = task.mechanism.effects(), heard_as(task)
+    for place, corner in enumerate(corners):
+        out = min(forgers * (times if np.nan_to_num(corner).min() < 0 else 1), heard - 1)
+        if moments.counts is None:
             yield _of_averages(moments, corner, heard, out)
+            continue
+        counts = moments.counts
+        # What is told of others is told by reports that may be forged.
+        counts = replace(
+            counts, signed_noise=(max(counts.signed_noise[0], counts.others), counts.signed_noise[1])
+        )
+        each = None if isinstance(counts.reports, np.ndarray) else counts.reports / heard
+        left, rest = _taken_out(counts, corner, each, out)
+        yield _of_counts(moments, left)
+        for other in np.delete(corners, place, axis=0) if np.any(rest > 0) else ():
+            yield _of_counts(moments, _taken_out(left, other, each, rest)[0])
 
 
-def _heard_as(task: Task, corner: Floats) -> int:
-    """As how many reports one is heard that says this.
+def _taken_out(counts: Counts, corner: Floats, each: float | None, forgers: Any) -> tuple[Counts, Any]:
+    """The counts without as many reports that say this of a key as there can be, and how many forgers are left over.
 
-    In a tree, reports are counted by a coefficient that is 2 for some seeds (`Hashed.heard_in`): one such report counts
-    as two, and names a key once at most. So it is that much against a key, and no more for it than others are.
+    More than were counted for a key, or against it, cannot have been forged so: the others have said something else, or
+    have not been forged. A forger's report is `each` of those that are counted, or None where a report speaks of one
+    key only: then there are as many as there are about the key.
     """
-    twice = task.keys.tree is not None and not task.mechanism.empty(task.keys).per_code
-    return 2 if twice and np.nan_to_num(corner).min() < 0 else 1
-
-
-def _of_counts(moments: Moments, counts: Counts, corner: Floats, heard: int, forgers: int) -> Moments:
-    """From the counts. Where a report speaks of one key only, as many are taken out as there are about the key."""
-    said = np.nan_to_num(corner)
-    if isinstance(counts.reports, np.ndarray):
-        if not said.any():  # reports about other keys
-            return moments
-        out: Any = np.minimum(forgers, counts.reports)
-        each = 1.0
-    else:
-        out, each = forgers, counts.reports / heard
-    reports = np.rint(counts.reports - each * out).astype(np.int64)
+    said, apart = np.nan_to_num(corner), each is None
+    if apart and not said.any():  # reports about other keys
+        return counts, 0
+    each = 1.0 if each is None else each
+    most: Any = np.minimum(forgers, counts.reports) if apart else forgers
+    names = 0.0 if np.isnan(corner[0]) else each * (counts.idle + counts.gain * said[0])
+    votes = each * counts.signed_gain * (said[0] if np.isnan(corner[1]) else said[1])
     named, signed = counts.named, counts.signed
-    if named is not None and not np.isnan(corner[0]):
-        named = np.maximum(np.rint(named - out * each * (counts.idle + counts.gain * said[0])), 0)
-        named = named.astype(np.int64)
-        if isinstance(counts.reports, np.ndarray):  # of those that are left, none names its key twice
-            named = np.minimum(named, reports)
+    if named is not None:
+        sides = [(named, names)]
+        if signed is not None:
+            sides += [(named + signed, names + votes), (named - signed, names - votes)]
+        for counted, taken in sides:
+            if taken > _NOTHING:
+                most = np.minimum(most, np.floor(counted / taken + _NOTHING))
+        if not apart and np.all(most == forgers):
+            most = forgers
+        named = np.maximum(np.rint(named - most * names), 0).astype(np.int64)
+    reports: Any = np.rint(counts.reports - each * most).astype(np.int64)
+    reports = reports if isinstance(reports, np.ndarray) else int(reports)
+    if named is not None and apart:  # of those that are left, none names its key twice
+        named = np.minimum(named, reports)
     if signed is not None:
-        of_values = said[0] if np.isnan(corner[1]) else said[1]
-        moved = np.rint(signed - out * each * counts.signed_gain * of_values).astype(np.int64)
-        signed = moved if named is None else np.clip(moved, -named, named)
-    left = replace(
-        counts,
-        reports=reports if isinstance(counts.reports, np.ndarray) else int(reports),
-        named=named,
-        signed=signed,
-    )
+        signed = np.rint(signed - most * votes).astype(np.int64)
+        signed = signed if named is None else np.clip(signed, -named, named)
+    return replace(counts, reports=reports, named=named, signed=signed), forgers - most
+
+
+def _of_counts(moments: Moments, left: Counts) -> Moments:
+    """From the counts that are left."""
+    counts, reports = moments.counts, left.reports
+    assert counts is not None
     before = count_variance(counts) / np.maximum(counts.reports, 1)
     after = count_variance(left) / np.maximum(reports, 1)
     wider = counts.reports / np.maximum(reports, 1) * np.maximum(after / np.maximum(before, 1e-300), 1.0)
@@ -174,6 +213,7 @@ def _of_averages(moments: Moments, corner: Floats, heard: int, forgers: int) -> 
         else no_share(wider.frequency_variance, moments.frequency),
         mean=mean,
         mean_variance=no_share(wider.mean_variance, moments.mean),
+        spread=None,
     )
 
 

@@ -27,12 +27,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hubbub.mechanisms.shared.loudness import vote_worth
-from hubbub.model.hashing import bucket_bits
+from hubbub.model.hashing import bucket_bits, cohort_of, seed_rows
 from hubbub.model.keys import Keys
-from hubbub.primitives.arrays import Floats
+from hubbub.primitives.arrays import Floats, UInt64s
 
 if TYPE_CHECKING:
     from hubbub.mechanisms.shared.hashed import Hashed
+
+#: Seeds of at most so many bits are looked at one by one.
+_MOST_SEED_BITS = 20
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,26 @@ def landings(mechanism: Hashed, keys: Keys, way: Floats, chosen: bool) -> Iterat
         if seeds >= -1e-9 and (chosen or rank == buckets):
             law = _landing(mechanism, tuple(way), rank)
             yield Landing(law.values, law.chances, seeds + law.bits)
+
+
+def most_heard(mechanism: Hashed, keys: Keys) -> int:
+    """As how many reports one counts at most where `Hashed.heard_in` adds up coefficients.
+
+    That is 2^(a - rank) of the a rows of a seed, as so many subsets of them cancel. All seeds are looked at; where they
+    are too many, rank 0 is taken for possible.
+    """
+    rows = bucket_bits(mechanism.buckets)
+    if mechanism.seed_bits > _MOST_SEED_BITS:
+        return 1 << rows
+    seeds = np.arange(1 << mechanism.seed_bits, dtype=np.uint64)
+    seeds = seeds[np.isin(cohort_of(keys, seeds), np.array(keys.asked, dtype=np.uint64))]
+    rank, found = np.zeros(len(seeds), dtype=np.int64), list[UInt64s]()
+    for row in seed_rows(keys, seeds, rows)[:, 1:].T:
+        for other in found:  # what is left of a row is less than each of the others would make it
+            row = np.minimum(row, row ^ other)
+        rank += row != 0
+        found.append(row)
+    return 1 << int(rows - rank.min(initial=rows))
 
 
 def _ranks(mechanism: Hashed, keys: Keys) -> Iterator[tuple[int, float]]:
