@@ -53,7 +53,7 @@ OFTEN: dict[Quantity, tuple[str, ...]] = {
 #: Mechanisms for records of one entry.
 ONE_ENTRY = ("hadamard", "local_hashing")
 #: Reports a bucket, epsilon and k.
-REGIMES = ((0.3, 4.0, 72), (1.5, 4.0, 72), (10.0, 3.0, 12), (300.0, 2.0, 4))
+REGIMES = ((0.3, 4.0, 72), (1.5, 4.0, 72), (1.5, 8.0, 2), (10.0, 3.0, 12), (300.0, 2.0, 4))
 #: From so many reports a bucket on, fewer mechanisms are looked at.
 MANY = 10.0
 #: Of real data: mechanism, quantity, reports a bucket, epsilon and k; and the data sets.

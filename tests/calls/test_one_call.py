@@ -315,6 +315,19 @@ def test_reports_of_a_table_are_aggregated_and_written(
     assert np.array_equal(load_reports(tmp_path / "c.bin")[1], first)
 
 
+@pytest.mark.parametrize(("name", "more"), [("sketch_response", {}), ("coco", {"target": "conditional"})])
+def test_a_simulation_of_empty_records(name: str, more: dict[str, Any]) -> None:
+    """Nobody has anything: the truth is 0, and a conditional mean has none."""
+    keys = {"kind": "closed", "vocabulary": ["a", "b"]}
+    mechanism = {"name": name, "epsilon": 1.0, "max_entries": 2, **more}
+    task = hubbub.Task.parse({"name": "t", "keys": keys, "mechanism": mechanism})
+    table: dict[str, Any] = {"u": {} if more else [], "v": {} if more else []}
+    found = hubbub.simulate(table, task, quantity="frequency")
+    assert found.truth.tolist() == found.truth_sampled_down.tolist() == [0.0, 0.0]
+    if more:
+        assert np.isnan(hubbub.simulate(table, task, quantity="conditional").truth).all()
+
+
 def test_a_simulation_is_that_of_the_command(tmp_path: Path) -> None:
     task = task_of(pandas.DataFrame(FRAME), value="v", range=(1, 5), epsilon=6.0)
     task.save(tmp_path / "task.toml")

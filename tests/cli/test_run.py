@@ -350,7 +350,7 @@ def test_few_long_records_may_hold_most_entries(tmp_path: Path, monkeypatch: pyt
     assert {float(row["long_records_error"]) for row in written} == {lost["longer_error"]}
     said, written = told["not"]
     assert said["truncation"] is None
-    assert "Estimates are of records after sampling down to at most 4 entries." in written[0]["note"]
+    assert "Estimates are of records after sampling down to at most 4 entries, and" in written[0]["note"]
     assert "by a factor of up to 30" in written[0]["note"]
     assert {row["dropped"] + row["long_records"] for row in written} == {""}
 

@@ -13,6 +13,7 @@ from hubbub.model.mechanism import Quantity
 from hubbub.model.record import Summary
 from hubbub.plan.advice import advised
 from hubbub.primitives.arrays import Bools, Floats
+from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.markup import paragraph, table, whisker, whole
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate, offered_quantity
@@ -24,9 +25,10 @@ from hubbub.tables.records import TableLike, encode_table, read_table
 
 @dataclass(frozen=True, repr=False)
 class Outcome:
-    """Simulated estimates with the truth: of whole records, and of records as they are reported (sampled down).
+    """Simulated estimates with the truth: of whole records, and of records as they were reported (sampled down).
 
-    The truth of a key that nobody has is 0, of its conditional mean NaN. Nothing here is private.
+    Where lengths are counted, that is what is reported on average: intervals count that entries are drawn. The truth of
+    a key that nobody has is 0, of its conditional mean NaN. Nothing here is private.
     """
 
     estimate: Estimate
@@ -57,7 +59,8 @@ class Outcome:
     @property
     def coverage_sampled_down(self) -> float:
         """The share of intervals that hold the truth of records after sampling down."""
-        return float(self._holds(self.truth_sampled_down)[self.known].mean())
+        known = self.known & np.isfinite(self.truth_sampled_down)
+        return float(self._holds(self.truth_sampled_down)[known].mean())
 
     def _holds(self, truth: Floats) -> Bools:
         return np.asarray((self.estimate.low <= truth) & (truth <= self.estimate.high))
@@ -154,15 +157,20 @@ def simulate(
     asked = offered_quantity(task, quantity)
     rows = read_table(table, user, key, value)
     entries, tidied = encode_table(task, rows)
+    reported, cut = entries, Summary()
+    if not task.keys.count_lengths:
+        # Entries are drawn beforehand, as devices do it: the truth of those that are left is then known.
+        reported, cut = task.shortened(entries, InsecureCoins(seed + 2))
     with watch("simulating", 2 * len(entries), task) as advance:
-        made = rehearsal.simulate(task, entries, seed, lambda _, done: advance(done))
+        made = rehearsal.simulate(task, reported, seed, lambda _, done: advance(done))
     names = None if task.keys.kind == "closed" else rows.keys
     lengths = np.diff(entries.offsets)
     lost = truncation_of_table(task, lengths)
     found = estimate(task, made.state, names, asked, level, truncation=lost, correct=correct)
     found = advised(task, found, dict(Counter(lengths.tolist())))
-    summary = tidied + made.summary
+    summary = tidied + cut + made.summary
     found = replace(found, guarantee=replace(found.guarantee, noise="simulated"), summary=summary)
     ids = task.keys.ids_of(found.keys)
-    truth, sampled = (rehearsal.true_values(task, entries, found.quantity, ids, cut) for cut in (False, True))
+    truth = rehearsal.true_values(task, entries, found.quantity, ids)
+    sampled = rehearsal.true_values(task, reported, found.quantity, ids, sampled_down=True)
     return Outcome(found, truth, sampled, summary, correct)

@@ -26,6 +26,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hubbub.mechanisms.shared.several_keys import Landing
+from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.hashing import Family, hash_entries
 from hubbub.model.keys import Keys, bits_for
@@ -271,8 +272,8 @@ class Compressive(Mechanism):
         """A p for all keys, as far as it has been measured: what sparse recovery starts from."""
         sides, seen, named = self._counts(state)
         reports = np.maximum(seen, 1)[:, None]
-        noise = self.gain**2 * named - self._squares(state)
-        precision = np.where(seen[:, None] > 0, reports / np.maximum(noise, 1e-12), 0.0)
+        noise = np.maximum(self.gain**2 * named - self._squares(state), self.gain**2 * self._idle)
+        precision = np.where(seen[:, None] > 0, reports / noise, 0.0)
         matrix = self.matrix(keys, keys.all_ids())
         return Measurements(matrix, self.gain * sides / reports, precision, self.sparsity)
 
@@ -302,18 +303,43 @@ class Compressive(Mechanism):
         """The linear estimates, before any recovery."""
         n, matrix = max(state.count, 1), self.matrix(keys, ids)
         sides, seen, named = self._counts(state)
-        frequency = self.gain * matrix.adjoint(sides) / n
+        votes = matrix.adjoint(sides)
+        frequency = self.gain * votes / n
         share = np.clip(frequency, 0, 1)
         sharing = float((seen * (seen - 1)).sum()) / n**2
         crosstalk = np.maximum(self._squares(state)[matrix.block] - share**2, 0) * sharing
-        noise = np.maximum(self.gain**2 * named[matrix.block] - share, share * self._own_noise)
-        return Moments(frequency, noise / n + crosstalk)
+        inside = np.maximum(named, self._idle)[matrix.block]  # no block is silent for ever
+        noise = np.maximum(self.gain**2 * inside - share, share * (self.gain**2 * self._naming - 1))
+        every = self.matrix(keys, keys.all_ids())
+        alone = np.bincount(every.block, minlength=self.parts)[matrix.block] == 1
+        # Empty records name all blocks alike. As many people have one as have no key.
+        empty = float(np.clip(1 - self.gain * every.adjoint(sides).sum() / n, 0, 1)) if alone.any() else 0.0
+        # What other keys of a block add to its votes is more than they are, where people share rows.
+        around = np.where(alone, 0, n * named[matrix.block] * (1 + crosstalk * n / (self.gain**2 * inside)))
+        counts = Counts(
+            n,
+            signed=np.rint(votes).astype(np.int64),
+            signed_gain=1 / self.gain,
+            signed_noise=(
+                self._idle + empty * (1 / self.parts - self._idle),
+                self._naming - self._idle,
+            ),
+            around=np.ceil(around).astype(np.int64),
+            others=1 / self.parts,
+        )
+        return Moments(frequency, noise / n + crosstalk, counts=counts)
 
     @property
-    def _own_noise(self) -> float:
-        """gain^2 times the probability that who holds a key names its block, less 1."""
+    def _idle(self) -> float:
+        """The probability that a record without a key of a block, but with another, names it."""
         favoured, other = self.weights
-        return self.gain * (favoured + other) / (favoured - other) - 1
+        return 2 * other / (self.gain * (favoured - other))
+
+    @property
+    def _naming(self) -> float:
+        """The probability that who holds a key names its block."""
+        favoured, other = self.weights
+        return (favoured + other) / (self.gain * (favoured - other))
 
     # For planning
 
@@ -331,7 +357,9 @@ class Compressive(Mechanism):
         drawn = 1 << (self.rows - 1).bit_length()
         sharing = (self.rows + 3 * (drawn - self.rows)) / drawn**2
         others = self._noise(self.parts) * (1 - held.frequency)
-        return (others + held.frequency * self._own_noise) / users + sharing / 4 / self.parts
+        return (
+            others + held.frequency * (self.gain**2 * self._naming - 1)
+        ) / users + sharing / 4 / self.parts
 
     @classmethod
     def candidates(cls, goal: Goal) -> Iterator[Compressive]:

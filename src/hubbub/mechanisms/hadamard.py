@@ -224,15 +224,20 @@ class HadamardResponse(Mechanism):
         n = max(state.count, 1)
         counts = state.totals.reshape(self.blocks, self.block_size)
         block, row = self._place(keys, ids)
+        inside, alone = counts.sum(axis=1)[block], block + self.blocks >= keys.count
+        votes = transform_rows(counts)
+        # Empty records answer in all blocks alike. As many people have one as have no key.
+        empty = np.clip(1 - votes[self._place(keys, keys.all_ids())].sum() / (n * self.gain), 0, 1)
         found = Counts(
             n,
-            signed=transform_rows(counts)[block, row],
+            signed=votes[block, row],
             signed_gain=self.gain,
-            signed_noise=((1 - self.gain) / self.blocks, self.gain),
-            around=counts.sum(axis=1)[block],
+            signed_noise=(float(1 - self.gain + self.gain * empty) / self.blocks, self.gain),
+            around=np.where(alone, 0, inside),  # nobody else has a key of a block that has only this one
+            others=1 / self.blocks,
         )
         share = np.clip(found.frequency, 0, 1)
-        seen = np.maximum(counts.sum(axis=1)[block] / n, found.signed_noise[0])  # no block is silent for ever
+        seen = np.maximum(inside / n, found.signed_noise[0])  # no block is silent for ever
         return Moments(found.frequency, (seen - self.gain**2 * share) / (n * self.gain**2), counts=found)
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:

@@ -27,6 +27,7 @@ from pydantic import Field
 from hubbub.mechanisms.shared.clipped_walk import Walk, WalkShape, respond_walk
 from hubbub.mechanisms.shared.hashed import Hashed, Votes
 from hubbub.mechanisms.shared.several_keys import aligned_at_once, best_aligned
+from hubbub.model.count_laws import Spread
 from hubbub.model.guarantee import Guarantee, Unit
 from hubbub.model.influence import weighted
 from hubbub.model.keys import Keys
@@ -365,11 +366,12 @@ class SparseSum(Hashed):
     def moments(self, state: State, keys: Keys, ids: UInt64s) -> Moments:
         n = max(state.count, 1)
         mean = self.tally(state, keys, ids)[0] * (self._unit / n)
-        # The mean square of a bin is the variance of an absent key's estimate; a held key's own value
-        # is no noise, and its square is at least the squared mean.
+        # The mean square of a bin is the variance of an absent key's estimate; a held key's own value is no noise.
         bins = state.squares * self._unit**2 / (n * self.buckets)
-        variance = np.maximum(bins - np.minimum(mean**2, 1) / self.buckets, 0) / n
-        return Moments(mean, variance) if self.values == "set" else Moments(None, None, mean, variance)
+        spread = Spread(np.full(len(mean), bins / n), 1 / (self.buckets * n), self.values != "set")
+        if self.values == "set":
+            return Moments(mean, spread.at(mean), spread=spread)
+        return Moments(None, None, mean, spread.at(mean), spread=spread)
 
     def variance_for(self, quantity: Quantity, users: int, held: Held) -> float:
         if self.walks:

@@ -29,7 +29,8 @@ class Counts:
 
     A report names a key, for or against it, or does not. `named` counts both, `signed` counts for minus against. Per
     report they have the means idle + gain f and signed_gain m, and the variances noise . (1, f, f (1 - f)) and
-    signed_noise . (1, f) - (signed_gain m)^2. `hubbub.server.intervals` makes intervals of them.
+    signed_noise . (1, f) - (signed_gain m)^2, if nothing was `drawn`. `hubbub.server.intervals` makes intervals of
+    them.
     """
 
     #: Reports that could have named the key: one number for all keys, or one for each.
@@ -44,8 +45,13 @@ class Counts:
     #: Reports for or against a key, where those of other keys are among them, as many for as against: they add to the
     #: variance of `signed`, which is this many at least.
     around: Int64s | None = None
-    #: Whether people were drawn at random: then their number of holders varies, too.
-    drawn: bool = False
+    #: The most that the first of `signed_noise` can be, where it is told by reports.
+    others: float = 0.0
+    #: Of the entries of a key that count, the share that chance drew: all where people are drawn at random, and where
+    #: records are sampled down, those that could as well have been dropped. Then the number of holders varies, too.
+    drawn: float = 0.0
+    #: No more of all people than this can have been drawn for one key, in terms of the variance that it makes.
+    drawn_most: float = np.inf
 
     @property
     def frequency(self) -> Floats:
@@ -76,7 +82,23 @@ class Counts:
         Not if people are drawn, who are all of one kind then. Where holders vote rarely, all votes are nearly Poisson.
         """
         gain = self.signed_gain if self.named is None else self.gain
-        return not self.drawn and not self.noise[2] and gain >= SURE
+        return min(self.drawn, self.drawn_most) < 1 and not self.noise[2] and gain >= SURE
+
+    def drawn_of(self, frequency: Any) -> Any:
+        """The share of a frequency that is drawn, at most."""
+        share = np.maximum(np.clip(frequency, 0, 1), 1e-12)
+        return np.minimum(self.drawn, self.drawn_most / share)
+
+    def chance(self, frequency: Any) -> Any:
+        """How much of the variance f (1 - f) of drawing holders at random is in the estimate of a frequency f.
+
+        If a share `drawn` of f is drawn, then of all but (1 - drawn) f people, each with probability p = drawn f / (1 -
+        (1 - drawn) f): that has the variance drawn f (1 - p) = drawn f (1 - f) / (1 - (1 - drawn) f). Where a report
+        speaks of one key only, those who were asked about it are drawn already.
+        """
+        already, drawn = self.noise[2] / self.gain**2, self.drawn_of(frequency)
+        sure = (1 - drawn) * np.clip(frequency, 0, 1)
+        return already + (1 - already) * drawn / np.maximum(1 - sure, 1e-12)
 
     def voted(self, frequency: Any) -> Any:
         """The probability that a report is for or against a key with this frequency."""
@@ -93,3 +115,43 @@ class Counts:
         """The least that the mean square of the values can be: (mean)^2 / frequency, as far as is told."""
         told = self.told
         return np.asarray(np.clip(self.mean, -told, told) ** 2 / np.maximum(told, 1e-12))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The variance of an estimate where it is known for every truth t: absent - held t, or absent - held t^2 at most.
+
+    `absent` is that for a key that nobody has. What holders have is no noise: of sets the mean square is t, of values
+    (`squared`) at least t^2. Who put the estimate in the place of t would take noise for holders, and find some.
+    """
+
+    absent: Floats
+    held: float
+    squared: bool
+
+    def at(self, truth: Floats) -> Floats:
+        """The variance if this is the truth."""
+        share = np.clip(truth, -1, 1) ** 2 if self.squared else np.clip(truth, 0, 1)
+        return np.asarray(np.maximum(self.absent - self.held * share, 0))
+
+    def limits(self, value: Floats, width: float, wider: Floats) -> tuple[Floats, Floats]:
+        """The ends of all truths that are `width` standard errors of their own from the value (Wilson's interval).
+
+        All variances are `wider` times as large.
+        """
+        slope, room = width**2 * self.held * wider, width**2 * self.absent * wider
+        if self.squared:  # (1 + slope) t^2 - 2 value t + value^2 - room = 0
+            middle = value / (1 + slope)
+            half = np.sqrt(np.maximum(value**2 - (1 + slope) * (value**2 - room), 0)) / (1 + slope)
+        else:  # t^2 - (2 value - slope) t + value^2 - room = 0
+            middle = value - slope / 2
+            half = np.sqrt(np.maximum(slope**2 / 4 - value * slope + room, 0))
+
+        def end(sign: int) -> Floats:
+            """No more than everybody holds a key, and no fewer than nobody."""
+            root = middle + sign * half
+            nobody = (root < 0) & (not self.squared)
+            beyond = value + sign * np.sqrt(np.maximum(room - slope, 0))
+            return np.where(nobody, value + sign * np.sqrt(room), np.where(np.abs(root) > 1, beyond, root))
+
+        return end(-1), end(1)

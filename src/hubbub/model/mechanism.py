@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from hubbub.model.count_laws import Counts
+from hubbub.model.count_laws import Counts, Spread
 from hubbub.model.guarantee import Guarantee, Unit
 from hubbub.model.influence import (
     Influence,
@@ -51,7 +51,7 @@ class Moments:
     """Per asked key: estimated frequency and mean of the scaled value, with their (co)variances.
 
     `mean` is over all users, absent ones counting 0, in the scaled units of [-1, 1]. Where estimates are made of counts
-    that may be small, `counts` says which.
+    that may be small, `counts` says which. `spread` is that of the one column, where there is one and reports tell it.
     """
 
     frequency: Floats | None = None
@@ -60,6 +60,7 @@ class Moments:
     mean_variance: Floats | None = None
     covariance: Floats | None = None
     counts: Counts | None = None
+    spread: Spread | None = None
 
 
 @dataclass(frozen=True)
@@ -341,7 +342,7 @@ class Mechanism(BaseModel, ABC):
     ) -> Influence:
         """The most that any report moves the sum of the estimates of `count` chosen keys, times n.
 
-        Where reports have public seeds, that depends on the keys: it is the mean over all choices of them, for a forger
+        Where reports have public seeds, that depends on the keys: it bounds the mean over all choices of them, for one
         who chooses the best of all seeds, or who is given one (not `chosen`). Otherwise it is for the worst choice.
         """
         return influence_together_of(self, quantity, keys, count, center, half, chosen)

@@ -82,18 +82,21 @@ class Cases:
     def named_law(self, frequency: Any) -> Law | TwoKinds:
         """N if keys have this frequency: names by holders, and by others, each binomial with its mean and variance.
 
-        People who are drawn at random are of one kind.
+        People who are drawn at random are of one kind: holders whom chance drew are among the others.
         """
         if not self.counts.two_kinds:
             return self.matched_law(frequency)
         alone, held, _ = self.counts.noise
-        idle, gain, share = self.counts.idle, self.counts.gain, np.clip(frequency, 0, 1)
-        means, variances = (idle + gain, idle), (alone + held, alone)
+        idle, gain, whole = self.counts.idle, self.counts.gain, np.clip(frequency, 0, 1)
+        share = (1 - self.counts.drawn_of(whole)) * whole
+        picked = (whole - share) / np.maximum(1 - share, 1e-12)
+        means = idle + gain, idle + gain * picked
+        variances = alone + held, alone + held * picked + gain**2 * picked * (1 - picked)
         rates = [
-            float(np.clip(1 - variance / mean, 1e-9, 1 - 1e-9)) if mean > 0 else 1e-9
+            np.clip(1 - variance / np.maximum(mean, 1e-12), 1e-9, 1 - 1e-9)
             for mean, variance in zip(means, variances, strict=True)
         ]
-        beyond = np.maximum(idle + gain * frequency, 0.0) / (idle + gain * share)
+        beyond = np.maximum(idle + gain * frequency, 0.0) / (idle + gain * whole)
         more, fewer = np.maximum(beyond, 1), np.minimum(beyond, 1)
         people = self.reports * share * more, self.reports * (1 - share) * more
         sizes = [count * mean / rate for count, mean, rate in zip(people, means, rates, strict=True)]
@@ -108,23 +111,31 @@ class Cases:
         beyond = np.maximum(idle + gain * frequency, 0.0) / mean
         return Law(self.reports * mean / rate * np.maximum(beyond, 1), rate * np.minimum(beyond, 1), 0.0)
 
-    def signed_law(self, mean: Any, frequency: Any) -> Law | TwoKinds:
-        """D if keys have this mean and frequency: votes of holders, whose values are alike, and of the others."""
+    def signed_law(self, mean: Any, frequency: Any, ones: bool = False) -> Law | TwoKinds:
+        """D if keys have this mean and frequency: votes of holders, whose values are alike, and of the others.
+
+        `ones` says that all values are 1: then there is a whole number of holders wherever the truth may be.
+        """
         seen, tilt = self.counts.voted(frequency), self.counts.signed_gain * mean
         plus, minus = np.maximum(seen + tilt, 0) / 2, np.maximum(seen - tilt, 0) / 2
         most = np.maximum(plus + minus, 1.0)
         span = np.where(plus + minus > 1 - 1e-9, 2.0, 1.0)
         if not self.counts.two_kinds:
             return Law(self.reports, plus / most, minus / most, span)
-        # Holders are whole people: half of one could not vote +1.
-        people = np.ceil(self.reports * np.maximum(frequency, np.abs(mean)) - 1e-9)
+        holding = np.maximum(frequency, np.abs(mean))
+        drawn, sure = self.counts.drawn_of(holding), np.minimum(sum(self.counts.signed_noise), 1.0)
+        people = (1 - drawn) * self.reports * holding
+        if not ones:  # Holders are whole people: half of one could not vote +1.
+            people = np.ceil(people - 1e-9)
         share = np.maximum(people / np.maximum(self.reports, 1), 1e-12)
-        sure = np.minimum(sum(self.counts.signed_noise), 1.0)
         rest = np.maximum(1 - share, 1e-12)
         other = np.clip((seen - sure * share) / rest, self.counts.signed_noise[0], 1.0)
-        pro, contra = ((sure + sign * np.clip(tilt / share, -sure, sure)) / 2 for sign in (1, -1))
-        holders = Votes(people, pro, contra)
-        return TwoKinds(holders, Votes(self.reports * np.maximum(1 - share, 0), other / 2, other / 2), span)
+        lean = np.clip(drawn * tilt / rest, -other, other)
+        pro, contra = (
+            (sure + sign * np.clip((1 - drawn) * tilt / share, -sure, sure)) / 2 for sign in (1, -1)
+        )
+        others = Votes(self.reports * np.maximum(1 - share, 0), (other + lean) / 2, (other - lean) / 2)
+        return TwoKinds(Votes(people, pro, contra), others, span)
 
     def value_law(self, value: Any, values: Range) -> tuple[Law | TwoKinds, Any]:
         """The law of n * (value's estimate), and the unit in which it is a sum of votes.
@@ -141,14 +152,14 @@ class Cases:
         frequency = self._frequency_with(value, values)
         mean = (value - values.center * frequency) / values.half
         if laws.named is None or (values.center == 0 and laws.two_kinds):
-            return self.signed_law(mean, frequency), values.half / laws.signed_gain
+            return self.signed_law(mean, frequency, values.low == 0), values.half / laws.signed_gain
         by_name, by_side = values.center / laws.gain, values.half / laws.signed_gain
         seen, tilt = laws.idle + laws.gain * frequency, laws.signed_gain * mean
         pro = scale * (by_name + by_side) * np.maximum(seen + tilt, 0) / 2
         contra = scale * (by_name - by_side) * np.maximum(seen - tilt, 0) / 2
         plus, minus = np.maximum(pro, 0) + np.maximum(contra, 0), np.maximum(-pro, 0) + np.maximum(-contra, 0)
         alone, held = laws.signed_noise
-        together = (1 - laws.idle - laws.gain) / laws.gain + laws.noise[2] / laws.gain**2 * (1 - frequency)
+        together = (1 - laws.idle - laws.gain) / laws.gain + laws.chance(frequency) * (1 - frequency)
         variance = scale * (
             by_name**2 * named_variance(laws, frequency)
             + by_side**2 * (alone + held * frequency - self._of_values(mean, frequency))
@@ -166,7 +177,8 @@ class Cases:
         square = (self.counts.signed_gain * mean) ** 2
         if not self.counts.two_kinds:
             return square
-        return square / np.clip(np.maximum(frequency, np.abs(mean)), 1e-12, 1)
+        least = np.clip(np.maximum(frequency, np.abs(mean)), 1e-12, 1)
+        return square * np.maximum((1 - self.counts.drawn_of(least)) / least, 1)
 
     def _least_with(self, value: Any, values: Range) -> Any:
         """The least frequency that is possible if this is the mean value."""
@@ -341,9 +353,10 @@ class Cases:
 
 def named_variance(counts: Counts, frequency: Any) -> Any:
     """Of one report's being named."""
-    alone, held, asked = counts.noise
+    alone, held, _ = counts.noise
     share = np.clip(frequency, 0, 1)
-    return alone + held * np.maximum(frequency, 0) + asked * share * (1 - share)
+    chance = counts.gain**2 * counts.chance(share) * share * (1 - share)
+    return alone + held * np.maximum(frequency, 0) + chance
 
 
 def least_telling(background: Any) -> Any:

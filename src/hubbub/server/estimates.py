@@ -335,7 +335,10 @@ def estimate(
     ids, names = _asked(task, keys)
     method = "none" if forged else refine or task.mechanism.refinement
     candidates = task.keys.count if task.keys.kind == "closed" else 0
-    question = Question(ids, quantity, level, simultaneous, method, groups, forged, candidates)
+    drawn = (0.0, np.inf) if counted is None else (counted.drawn, counted.drawn_most)
+    if counted is not None and forged:
+        drawn = (1.0, np.inf)  # lengths may be those of forged reports
+    question = Question(ids, quantity, level, simultaneous, method, groups, forged, candidates, drawn)
     found = answer(task, state, question)
     columns, floor, notes = (
         found.columns,

@@ -21,8 +21,8 @@ The same state always gives the same interval; one report more can move its ends
 Where epsilon is large, holders of a key name it nearly surely, and the others hardly ever. Then their votes are counted
 apart (`hubbub.server.tails.TwoKinds`): all that exceeds the mean comes from the others, and one binomial number with
 the same mean and variance would hide it. Of a signed count, what holders add to the variance is that of votes with
-their values, taken as all alike, which is the most that it can be: with values that differ, means are covered up to
-97.5%.
+their values, taken as all alike, which is the most that it can be. Values that differ vary less: with half of them +1
+and half -1 means are covered nearly always, and no rule can tell these from values of 0.
 
 Where the standard deviation of a count is above 5 z^3, z the half-width of the interval in standard errors (2 or more),
 a skewed tail differs by less than a tenth of itself from a normal one, in opposite directions on the two sides, and
@@ -53,7 +53,13 @@ missed on one side only: 1 - odds / 2.
 For all keys together, the limits of E[D] / N and of s are put together as for a quotient of independent estimates
 (Donner and Zou 2012). Where s may be 0 nothing bounds q on that side: these intervals hold more often than they say.
 
-What is covered are the records that devices reported on, after they were sampled down.
+What is covered are the records that devices reported on, after they were sampled down: the entries that were drawn. A
+task with `count_lengths` tells how many were (`Truncation.drawn`). Then the number of holders varies, too, and what is
+covered is what is kept on average (`Counts.drawn`). From epsilon 4 on that matters: if everybody has 32 entries of
+which one is kept, then at epsilon 8 intervals for what was drawn hold for 86% of what is kept on average.
+
+Where estimates are not made of counts (`value_list`) intervals are normal, and conditional means are selected for their
+frequency all the same (`hubbub.server.quotients.selected_normal_limits`).
 """
 
 from __future__ import annotations

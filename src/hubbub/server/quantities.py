@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hubbub.model.count_laws import Spread
 from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
 from hubbub.server.cases import Range
 from hubbub.server.findings import floor_for, largest_value, side_of, strength, towards, width_for
 from hubbub.server.forgers import largest_lift, least_away, without
 from hubbub.server.intervals import Wanted, tie_levels
-from hubbub.server.quotients import least_named
+from hubbub.server.quotients import least_named, selected_normal_limits
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -39,6 +40,8 @@ class Question:
     forgers: int = 0
     #: Keys that the asked ones were chosen from. Somebody may ask for the luckiest of all after a look at the others.
     candidates: int = 0
+    #: Of the entries that were reported, the share that chance drew from longer records, and the most for one key.
+    drawn: tuple[float, float] = (0.0, np.inf)
 
     @property
     def together(self) -> int:
@@ -86,12 +89,15 @@ def answer(task: Task, state: State, question: Question) -> Answer:
         base = "mean" if "mean" in task.mechanism.quantities else "frequency"
     moments = task.mechanism.moments(state, task.keys, question.ids)
     reports = task.mechanism.heard(state, task.keys)
-    if task.messages or task.keys.tree is not None or task.rotation > 1:
-        moments = of_people_drawn(moments, max(reports, 1))
+    people = task.messages or task.keys.tree is not None or task.rotation > 1
+    if people or question.drawn[0]:
+        moments = of_people_drawn(moments, max(reports, 1), *(() if people else question.drawn))
     side, notes = side_of(task, question.quantity), []
     floor = floor_for(task, base, max(reports, 1), question.apart)
     wanted = _wanted(task, state, question, base, moments)
     found = _judged(task, moments, base, question.width, wanted)
+    if base == "conditional" and moments.counts is None and not question.simultaneous:
+        found = _as_selected(task, moments, found, question)
     if wanted is not None and moments.counts is not None:
         largest = 1.0 if base in ("frequency", "conditional") else largest_value(task)
         floor = largest * wanted.least_share(moments.counts, question.apart)
@@ -144,6 +150,9 @@ def _judged(task: Task, moments: Moments, base: Quantity, width: float, wanted: 
         assert moments.frequency is not None
         assert moments.frequency_variance is not None
         distance = strength(moments.frequency, np.sqrt(moments.frequency_variance), "above")
+    elif moments.spread is not None:
+        scale = 1.0 if base == "frequency" else task.scale.half
+        distance = strength(value, scale * np.sqrt(moments.spread.absent), "above")
     else:
         distance = strength(value, error, "above")
     if wanted is not None and moments.counts is not None:
@@ -151,6 +160,26 @@ def _judged(task: Task, moments: Moments, base: Quantity, width: float, wanted: 
         low, high = np.minimum(low, value), np.maximum(high, value)
         distance = wanted.surprise(moments.counts)
     return _Judged(value, error, low, high, distance, unknown)
+
+
+def _as_selected(task: Task, moments: Moments, found: _Judged, question: Question) -> _Judged:
+    """Conditional means that were selected for their frequency, of mechanisms without counts, one key at a time.
+
+    For all keys together Fieller's intervals are wide enough: they bound what averages over a frequency do not.
+    """
+    assert moments.frequency is not None
+    assert moments.frequency_variance is not None
+    # Further from 0, hardly any were selected.
+    shown = ~found.unknown
+    shown &= moments.frequency < (question.apart + 4) * np.sqrt(moments.frequency_variance)
+    names = ("frequency", "frequency_variance", "mean", "mean_variance", "covariance")
+    some = replace(moments, **{name: getattr(moments, name)[shown] for name in names})
+    low, high = found.low.copy(), found.high.copy()
+    for ends, limits in zip(
+        (low, high), selected_normal_limits(some, question.width, question.apart), strict=True
+    ):
+        ends[shown] = np.clip(task.scale.center + task.scale.half * limits, task.low, task.high)
+    return replace(found, low=np.minimum(low, found.value), high=np.maximum(high, found.value))
 
 
 def _joined(parts: list[_Judged]) -> _Judged:
@@ -164,7 +193,7 @@ def _joined(parts: list[_Judged]) -> _Judged:
     )
 
 
-def of_people_drawn(moments: Moments, reports: int) -> Moments:
+def of_people_drawn(moments: Moments, reports: int, part: float = 1.0, most: float = np.inf) -> Moments:
     """The same where reports are those of people drawn at random: variances are larger.
 
     That is so where everybody sent a random number of messages (Poisson): given how many there are, each is one of a
@@ -175,26 +204,26 @@ def of_people_drawn(moments: Moments, reports: int) -> Moments:
     So to the variance for people who all send one comes that of drawing as many people: of a frequency f (1 - f), of a
     mean E[v^2] - E[v]^2, of both together E[v] (1 - f), each divided by the messages. The law of the signed count has
     it already: it knows the mean alone.
+
+    If a `part` of the entries is drawn, because records are sampled down, then it is as much of that as
+    `Counts.chance` says, and `most` is what is drawn at most of all people.
     """
     counts, share, mean = moments.counts, moments.frequency, moments.mean
     held = np.ones(1) if share is None else np.clip(share, 0, 1)
+    if share is None and mean is not None and part < 1:
+        held = np.clip(np.abs(mean), 0, 1)  # at least, and that many hold it if values are the largest
+    drawn = np.minimum(part, most / np.maximum(held, 1e-12))
+    each = drawn / np.maximum(1 - (1 - drawn) * held, 1e-12) / reports
     found = moments
     if share is not None and moments.frequency_variance is not None:
-        found = replace(found, frequency_variance=moments.frequency_variance + held * (1 - held) / reports)
+        found = replace(found, frequency_variance=moments.frequency_variance + held * (1 - held) * each)
     if mean is not None and moments.mean_variance is not None:
         square = held if counts is None or counts.signed is None else counts.square
-        spread = np.maximum(square - np.clip(mean, -held, held) ** 2, 0) / reports
+        spread = np.maximum(square - np.clip(mean, -held, held) ** 2, 0) * each
         found = replace(found, mean_variance=moments.mean_variance + spread)
     if mean is not None and moments.covariance is not None:
-        found = replace(found, covariance=moments.covariance + mean * (1 - held) / reports)
-    if counts is not None:
-        found = replace(found, counts=replace(counts, drawn=True))
-    if counts is not None and counts.named is not None:
-        # Where a report speaks of some keys only, the people behind those that do are drawn already.
-        alone, more, mixed = counts.noise
-        mixed += counts.gain**2 * float(np.mean(counts.reports)) / reports
-        found = replace(found, counts=replace(counts, noise=(alone, more, mixed), drawn=True))
-    return found
+        found = replace(found, covariance=moments.covariance + mean * (1 - held) * each)
+    return found if counts is None else replace(found, counts=replace(counts, drawn=part, drawn_most=most))
 
 
 def normal_limits(
@@ -212,8 +241,23 @@ def normal_limits(
         return _conditional(task, moments, width)
     assert value is not None
     assert variance is not None
-    error = np.sqrt(variance)
-    return value, error, value - width * error, value + width * error, np.zeros(len(value), dtype=bool)
+    error, unflagged = np.sqrt(variance), np.zeros(len(value), dtype=bool)
+    if moments.spread is None:
+        return value, error, value - width * error, value + width * error, unflagged
+    scale = 1.0 if quantity == "frequency" else task.scale.half
+    low, high = moments.spread.limits(value / scale, width, _wider(moments, moments.spread))
+    return value, error, np.minimum(scale * low, value), np.maximum(scale * high, value), unflagged
+
+
+def _wider(moments: Moments, spread: Spread) -> Floats:
+    """How much larger variances are than reports tell, because people or entries are drawn."""
+    value, variance = moments.frequency, moments.frequency_variance
+    if value is None or variance is None:
+        value, variance = moments.mean, moments.mean_variance
+    assert value is not None
+    assert variance is not None
+    told = spread.at(value)
+    return np.where(told > 0, variance / np.maximum(told, 1e-300), 1.0)
 
 
 def _uncentered(task: Task, moments: Moments) -> tuple[Floats, Floats]:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from hubbub.model.count_laws import Counts
+from hubbub.model.mechanism import Moments
 from hubbub.primitives.arrays import Floats
 from hubbub.server.cases import Cases, named_variance
-from hubbub.server.tails import Law, solve
+from hubbub.server.tails import Law, beyond, solve
 
 #: What N tells of a frequency is averaged at so many places of its confidence distribution (Gauss and Legendre's).
 _PLACES = 8
@@ -115,6 +116,45 @@ def _shares(cases: Cases, bottom: Any, top: Any) -> Floats:
     start = np.broadcast_to(-lowest, (_PLACES, len(named)))
     found = solve(fewer, level, start, np.broadcast_to(step, start.shape), np.inf)
     return np.asarray(counts.gain * found / (counts.idle + counts.gain * found))[:, only.of_key]
+
+
+def selected_normal_limits(moments: Moments, width: float, apart: float) -> tuple[Floats, Floats]:
+    """The same from normal estimates, where these are no counts: all scaled ratios that are no surprise.
+
+    Given the estimate b of the frequency f, that of the mean is normal around q f + c (b - f), c being the covariance
+    over the variance of b. Its tails are averaged over what b says about f, given that it is more than `width` of its
+    standard errors above 0 and less than `apart`, or more than that: what is shown was selected so. Without that
+    selection it is Fieller's interval.
+    """
+    assert moments.frequency is not None
+    assert moments.frequency_variance is not None
+    assert moments.mean is not None
+    assert moments.mean_variance is not None
+    assert moments.covariance is not None
+    error = np.sqrt(moments.frequency_variance)
+    seen = moments.frequency / error
+    bottom, top = np.where(seen >= apart, apart, width), np.where(seen >= apart, np.inf, apart)
+
+    def fewer(strength: Floats) -> Floats:
+        reached, above, more = (beyond(edge - strength) for edge in (bottom, top, seen))
+        return (reached - more) / np.maximum(reached - above, 1e-300)
+
+    places, weights = np.polynomial.legendre.leggauss(_PLACES)
+    start = np.full((_PLACES, len(seen)), -_BELOW)
+    strengths = solve(fewer, (1 - places[:, None]) / 2, start, np.full_like(start, 2.0), np.inf)
+    slope = moments.covariance / moments.frequency_variance
+    spread = np.sqrt(np.maximum(moments.mean_variance - slope * moments.covariance, 1e-300))
+    told = moments.mean - slope * error * (seen - strengths)
+
+    def above(ratio: Floats) -> Floats:
+        return np.asarray(weights / 2 @ beyond((told - ratio * error * strengths) / spread))
+
+    def below(ratio: Floats) -> Floats:
+        return np.asarray(weights / 2 @ beyond((ratio * error * strengths - told) / spread))
+
+    first = np.clip(moments.mean / np.maximum(moments.frequency, 1e-300), -1, 1)
+    step, odds = np.full(len(seen), 0.25), beyond(width)
+    return solve(above, odds, first, -step, -1.0), solve(below, odds, first, step, 1.0)
 
 
 def _joined_limits(cases: Cases, odds: float, bottom: Any) -> tuple[Floats, Floats]:

@@ -38,9 +38,13 @@ class Truncation:
 
     `longer` is their share of all records, `lost` what a key loses that short and long records hold alike, both with
     standard errors. `dropped` is the share of all entries that was dropped; reports only say that it is at least
-    `dropped_least`, and at most `dropped_most` if other records have an entry each. `factor` is the largest one by
-    which a share may be too low: the longest record, or one with all keys of the vocabulary, over what it keeps (None:
-    no limit is known). `suggested` is what a planner would take for max_entries.
+    `dropped_least`, and at most `dropped_most` if other records have an entry each. `drawn`, of reports, is
+    the mean of 1 - k / L over long records: the probability with which an entry that was kept might not have been. For
+    one key that makes a variance of at most `drawn_most`, the mean of k / L (1 - k / L) over all records (by Jensen's
+    inequality no more than that of the means). Intervals count both, so that they hold for what is kept on average. (Of
+    a table they do not: they are covered by the guarantee, and what was counted in the table is not.) `factor` is the
+    largest one by which a share may be too low: the longest record, or one with all keys of the vocabulary, over what
+    it keeps (None: no limit is known). `suggested` is what a planner would take for max_entries.
     """
 
     limit: int
@@ -56,6 +60,8 @@ class Truncation:
     outstanding: int | None = None
     dropped_least: float = 0.0
     dropped_most: float = 1.0
+    drawn: float = 0.0
+    drawn_most: float = 0.0
 
     @property
     def alarming(self) -> bool:
@@ -120,8 +126,9 @@ def unknown_words(task: Task) -> str:
     entries = "one entry" if limit == 1 else f"at most {limit} entries"
     advice = "" if limit == 1 else "; a task with count_lengths counts them"
     return (
-        f"Estimates are of records after sampling down to {entries}. How many were longer is not known here, and their "
-        f"keys come out too low{_up_to(_largest_factor(task))}{advice}."
+        f"Estimates are of records after sampling down to {entries}, and intervals hold for the entries that are left. "
+        "How many were longer is not known here, and their keys come out too "
+        f"low{_up_to(_largest_factor(task))}{advice}."
     )
 
 
@@ -175,17 +182,23 @@ def truncation_in_reports(task: Task, state: State) -> Truncation | None:
     lost = min(max(float(share[1]), 0.0), 1.0)
     # A record has one of the two keys at most, so that their estimates are, if anything, negatively correlated.
     longer = min(max(float(share.sum()), lost), 1.0)
+    # Which of the two is drawn: that varies, too, by the same for both, and what they add up to does not.
+    chance = lost * (longer - lost) / max(longer, 1e-12) / max(task.mechanism.heard(state, task.keys), 1)
+    both_error = math.hypot(kept_error, lost_error)
+    kept_error, lost_error = (math.hypot(error, math.sqrt(chance)) for error in (kept_error, lost_error))
     least, most = _dropped(task, (longer - lost, kept_error), (lost, lost_error))
     return Truncation(
         task.mechanism.max_entries,
         "reports",
         longer,
-        math.hypot(kept_error, lost_error),
+        both_error,
         lost,
         lost_error,
         factor=_largest_factor(task),
         dropped_least=least,
         dropped_most=most,
+        drawn=lost / longer if longer else 0.0,
+        drawn_most=lost * (longer - lost) / longer if longer else 0.0,
     )
 
 

@@ -65,8 +65,10 @@ def true_values(
 
     With `sampled_down`, of records as they are reported: an entry counts with the probability that it is kept.
     """
-    known, place = np.unique(entries.ids, return_inverse=True)
     users = max(len(entries), 1)
+    if not len(entries.ids):
+        return np.full(len(ids), np.nan if quantity == "conditional" else 0.0)
+    known, place = np.unique(entries.ids, return_inverse=True)
     counts = _kept(task, entries) if sampled_down else np.ones(len(entries.ids))
     held = np.bincount(place, weights=counts, minlength=len(known))
     values = task.scale.center * held + task.scale.half * np.bincount(
@@ -74,7 +76,7 @@ def true_values(
     )
     where = np.searchsorted(known, ids)
     where[where == len(known)] = 0
-    found = known[where] == ids if len(known) else np.zeros(len(ids), dtype=bool)
+    found = known[where] == ids
     if quantity == "conditional":
         return np.where(found, values[where] / np.maximum(held[where], 1e-300), np.nan)
     column = held / users if quantity == "frequency" else values / users

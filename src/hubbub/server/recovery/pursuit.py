@@ -107,7 +107,8 @@ def refit(measured: Measurements, places: Int64s) -> Recovered:
     residual = measured.whitened - columns @ values
     rest_error = 1 / np.maximum(measured.norms, 1e-300)
     rest = measured.scores(residual) * rest_error
-    errors = np.sqrt(np.diag(covariance))
+    # Others can only add to a key's error; the pseudo-inverse forgets columns that are hardly measured.
+    errors = np.maximum(np.sqrt(np.maximum(np.diag(covariance), 0)), rest_error[places])
     return Recovered(places, values, errors, rest, rest_error, float(residual @ residual))
 
 
