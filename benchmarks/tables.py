@@ -52,7 +52,11 @@ def hubbub():
 
 def command():
     from hubbub.cli import main
-    main([path, *more], standalone_mode=False)
+    try:
+        main([path, *more])
+    except SystemExit as end:
+        if end.code:
+            raise
 
 work = {"pyarrow alone": arrow, "command": command}.get(how, hubbub)
 start = time.perf_counter()
