@@ -284,30 +284,37 @@ def end(page: Page, killed: bool) -> None:
     page.close()
 
 
-def test_two_tabs_at_once_make_one_report(browser: Browser, app: Site, collector: Collector) -> None:
-    """Whether they keep it in IndexedDB or, where there is none, in localStorage."""
-    without = (
-        "delete globalThis.indexedDB; Object.defineProperty(globalThis, 'indexedDB', {value: undefined});"
-    )
-    for script in ("", without):
-        with Visitor(browser, app, collector.address, script=script) as visitor:
-            tabs = [visitor.tab() for _ in range(2)]
+def test_tabs_at_once_make_one_report(browser: Browser, app: Site, collector: Collector) -> None:
+    """Three, for many days: all at once, and one after another, when each day's turn is somebody else's.
+
+    With the ledger in localStorage under a Web Lock, 41 of 900 days had two reports or three.
+    """
+    at_once = "Promise.all(Array.from({ length: 20 }, (_, day) => report(day)))"
+    in_turn = """(async () => {
+      const all = [];
+      for (let day = 20; day < 60; day++) all.push(await report(day));
+      return all;
+    })()"""
+    with Visitor(browser, app, collector.address) as visitor:
+        tabs = [visitor.tab() for _ in range(3)]
+        for race in (at_once, in_turn):
             for tab in tabs:
                 tab.evaluate(OPEN, ["", task_address(collector, DAILY)])
-                tab.evaluate("""() => {
-                  const race = () => Promise.all(
-                    Array.from({ length: 20 }, (_, day) =>
-                      ledger.report(collected, ["search"], new Date(2026, 0, day + 1)).then(hex)));
+                tab.evaluate(
+                    """() => {
+                  globalThis.report = (day) =>
+                    ledger.report(collected, ["search"], new Date(2026, 0, day + 1)).then(hex);
                   const channel = new BroadcastChannel("start");
-                  globalThis.ended = new Promise((done) => { channel.onmessage = () => done(race()); });
+                  globalThis.ended = new Promise((done) => { channel.onmessage = () => done(RACE); });
                   globalThis.start = () => { channel.postMessage(0); channel.onmessage(); };
-                }""")
+                }""".replace("RACE", race)
+                )
             tabs[0].evaluate("start()")
-            one, other = (tab.evaluate("ended") for tab in tabs)
-            assert one == other
-            assert tabs[0].evaluate("ledger.spent(collected)") == 20 * DAILY.guarantee.epsilon
-            assert bool(tabs[0].evaluate("localStorage.length")) == bool(script)
-            assert visitor.complaints == []
+            first, *others = (tab.evaluate("ended") for tab in tabs)
+            assert others == [first, first]
+        assert tabs[0].evaluate("ledger.spent(collected)") == 60 * DAILY.guarantee.epsilon
+        assert tabs[0].evaluate("localStorage.length") == 0
+        assert visitor.complaints == []
 
 
 def test_a_tab_that_is_closed_while_it_reports(browser: Browser, app: Site, collector: Collector) -> None:
@@ -418,7 +425,6 @@ BROKEN = {
     "is full": "",
     "is not there": """
       Object.defineProperty(globalThis, "indexedDB", { value: undefined });
-      Object.defineProperty(navigator, "locks", { value: undefined });
     """,
 }
 
@@ -427,7 +433,7 @@ WORDS = {
     "may not be opened": "cannot be used (not here)",
     "is of a later version": "cannot be used (",
     "is full": "is full; nothing was changed: make room and try again.",
-    "is not there": "Nothing can be kept safely here",
+    "is not there": "Nothing can be kept safely here: there is no IndexedDB",
 }
 
 

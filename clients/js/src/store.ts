@@ -2,9 +2,9 @@
  * One text that a device keeps, and that all its tabs and processes change one after another.
  *
  * In a browser it is in IndexedDB, whose read-write transactions are alone with it across tabs and workers: a tab that
- * is closed in the middle has changed all or nothing. Where there is no IndexedDB it is in localStorage under a Web
- * Lock; browsers write that to disk a little later, so after a power cut the last change may be missing. For Node there
- * is `FileStore` (file_store.ts).
+ * is closed in the middle has changed all or nothing. Nothing else will do. Each process has a copy of localStorage that
+ * follows the others' a little later, also under a Web Lock, so that two tabs could each make a report of one period.
+ * For Node there is `FileStore` (file_store.ts).
  */
 
 import { Refused } from "./errors.js";
@@ -30,8 +30,7 @@ export interface Store {
 /** The store of this browser for pages of this origin; pages that give another name have another one. */
 export function browserStore(name = "hubbub"): Store {
   if (globalThis.indexedDB) return new DatabaseStore(name);
-  if (globalThis.localStorage && navigator.locks) return new LocalStore(name);
-  throw new Refused("Nothing can be kept safely here; in Node, give a FileStore.");
+  throw new Refused("Nothing can be kept safely here: there is no IndexedDB; in Node, give a FileStore.");
 }
 
 /** Why a store cannot be used, in a sentence. */
@@ -123,27 +122,5 @@ class DatabaseStore implements Store {
         resolve(database);
       };
     });
-  }
-}
-
-class LocalStore implements Store {
-  readonly where: string;
-
-  constructor(readonly name: string) {
-    this.where = `the browser's storage "${name}"`;
-  }
-
-  read(): Promise<string | undefined> {
-    return saying(this.where, async () => localStorage.getItem(this.name) ?? undefined);
-  }
-
-  change<T>(change: (text: string | undefined) => Changed<T>): Promise<T> {
-    return saying(this.where, () =>
-      navigator.locks.request(`hubbub store ${this.name}`, async () => {
-        const { keep, result } = change(await this.read());
-        if (keep !== undefined) localStorage.setItem(this.name, keep);
-        return result;
-      }),
-    );
   }
 }
