@@ -17,6 +17,7 @@ from hubbub.protocol.task import Task
 
 SALT = "ab" * 16
 MECHANISM = {"name": "collision", "epsilon": 1.0, "max_entries": 4}
+SMALL: dict[str, Any] = {"name": "pckv_grr", "epsilon": 1.0, "max_entries": 2, "size": 100}
 PLAIN: dict[str, Any] = {
     "name": "pages",
     "keys": {"kind": "closed", "size": 100, "salt": SALT},
@@ -201,6 +202,10 @@ def test_a_task_of_ones_own_has_a_salt_of_its_own() -> None:
         ({"mechanism__name": "sparse_sum", "mechanism__unit": "l1"}, "distance"),
         ({"mechanism__name": "sparse_sum", "mechanism__delta": 0.1}, "delta"),
         ({"mechanism__name": "sparse_sum", "mechanism__buckets": 2}, "one bin"),
+        ({"mechanism": {**SMALL, "size": 99}}, "has 100 keys; size = 99 is too small."),
+        ({"mechanism": SMALL, "keys": {"kind": "wide"}}, "needs a closed vocabulary."),
+        ({"mechanism": {"name": "hadamard", "epsilon": 1.0, "bits": 5, "blocks": 2}}, "do not fit into 5 bits"),
+        ({"mechanism": {"name": "compressive", "epsilon": 1.0}, "keys__cohorts": 2}, "cohorts = 1."),
     ],
     ids=str,
 )
@@ -219,6 +224,7 @@ def test_the_limits_themselves_are_allowed() -> None:
         {"mechanism__epsilon": 16.0, "mechanism__buckets": 8},
         {"mechanism__buckets": 8},
         {"mechanism": {"name": "coco", "epsilon": 1.0, "max_entries": 3, "buckets": 4}},
+        {"mechanism": SMALL},
     ):
         Task.parse(plain(**change))
 

@@ -157,9 +157,7 @@ class Compressive(Mechanism):
         return Layout((WireField("row", self.rows), WireField("outcome", 2 * self.parts)))
 
     def check_keys(self, keys: Keys) -> None:
-        """Refuse keys that the matrix cannot serve."""
-        if keys.kind != "closed":
-            raise Refused("Compressive privatization needs a closed vocabulary.")
+        super().check_keys(keys)
         if keys.cohorts > 1:
             raise Refused("Compressive privatization uses one code per key; make a task with cohorts = 1.")
         if self.family == "walsh" and self.rows * self.parts > 1 << keys.bits:

@@ -146,14 +146,16 @@ class HadamardResponse(Mechanism):
         few = {"blocks": blocks, "bits": min(self.bits, blocks.bit_length() + 2)}
         return type(self)(**self.model_dump() | few)
 
+    def check_keys(self, keys: Keys) -> None:
+        super().check_keys(keys)
+        if keys.places > self.blocks * (self.block_size - 1):
+            raise Refused(
+                f"{keys.places} keys do not fit into {self.bits} bits and {self.blocks} blocks; use more bits."
+            )
+
     def _place(self, keys: Keys, ids: UInt64s) -> tuple[Int64s, Int64s]:
         """Block and non-zero row of each key."""
-        if keys.kind != "closed":
-            raise Refused("Hadamard response needs a closed vocabulary.")
-        if keys.count > self.blocks * (self.block_size - 1):
-            raise Refused(
-                f"{keys.count} keys do not fit into {self.bits} bits and {self.blocks} blocks; use more bits."
-            )
+        self.check_keys(keys)
         places = ids.astype(np.int64)
         return places % self.blocks, 1 + places // self.blocks
 

@@ -215,6 +215,11 @@ class Mechanism(BaseModel, ABC):
         """Public seeds to draw for a report; it carries the one that it uses."""
         return 1
 
+    def check_keys(self, keys: Keys) -> None:
+        """Refuse keys that it cannot serve."""
+        if self.closed_only and keys.kind != "closed":
+            raise Refused(f"Mechanism {self.name} needs a closed vocabulary.")
+
     @abstractmethod
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
         """Reports [n, fields] for a batch of records and their seeds [n * seeds_per_report].

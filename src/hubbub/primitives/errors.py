@@ -35,7 +35,7 @@ def explain(problem: ValidationError) -> str:
     """The first complaint of a validation as a sentence."""
     first = problem.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if not str(part).startswith("function"))
-    message = str(first["msg"]).removeprefix("Value error, ")
+    message = str(first["msg"]).removeprefix("Value error, ").removesuffix(".")
     given = f" (given: {first['input']!r})" if where and first["type"] != "missing" else ""
     if len(given) > 80:
         given = ""

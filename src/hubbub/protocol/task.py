@@ -168,6 +168,7 @@ class Task(BaseModel):
     def _check(self) -> Task:
         if not self.low < self.high:
             raise ValueError(f"the value range {self.low:g}:{self.high:g} is empty")
+        self.mechanism.check_keys(self.keys)
         if (
             self.mechanism.sided
             and self.keys.kind == "closed"

@@ -85,12 +85,14 @@ class Listed(Mechanism):
         """The same with few keys."""
         return type(self)(**self.model_dump() | {"size": min(self.size, 4)})
 
-    def places(self, keys: Keys, ids: UInt64s) -> Int64s:
-        """Keys as numbers below `size`."""
-        if keys.kind != "closed":
-            raise Refused(f"Mechanism {self.name} needs a closed vocabulary.")
+    def check_keys(self, keys: Keys) -> None:
+        super().check_keys(keys)
         if keys.places > self.size:
             raise Refused(f"The vocabulary has {keys.places} keys; size = {self.size} is too small.")
+
+    def places(self, keys: Keys, ids: UInt64s) -> Int64s:
+        """Keys as numbers below `size`."""
+        self.check_keys(keys)
         return ids.astype(np.int64)
 
     # On the device
@@ -134,7 +136,7 @@ class Listed(Mechanism):
         """What reports [n, fields after the seed] add to the counters [size, columns]."""
 
     def totals_shape(self, keys: Keys) -> tuple[int, ...]:
-        self.places(keys, np.zeros(0, dtype=np.uint64))
+        self.check_keys(keys)
         return self.size, self.columns
 
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
