@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -263,6 +264,25 @@ def test_pairs_too_many_for_one_number_are_sorted_all_the_same() -> None:
     [(order, last)], [(other, same)] = (list(records._in_order(one)) for one in (table, many))
     assert order.tolist() == other.tolist()
     assert last.tolist() == same.tolist()
+
+
+def test_an_arrow_that_cannot_be_imported_is_stepped_around(tmp_path: Path) -> None:
+    """One that was built for another NumPy, say: as if there were none."""
+    broken = tmp_path / "pyarrow"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ImportError('built for another NumPy')")
+    path = tmp_path / "t.csv"
+    path.write_text('u,k\nann,a\nbob,"b,\nb"\n')
+    script = f"from hubbub.tables.records import read_table; print(read_table({str(path)!r}, 'u', 'k').keys)"
+    read = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert read.stdout == "['a', 'b,\\nb']\n"
 
 
 # Room

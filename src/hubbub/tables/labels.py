@@ -6,7 +6,6 @@ the label once. So one long label among millions of short ones costs its own len
 
 from __future__ import annotations
 
-import importlib.util
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hubbub.primitives.errors import optional
+from hubbub.primitives.errors import Refused, optional
 
 #: Rows of text that are looked up at a time, at least.
 _LOOKUP = 1 << 21
@@ -27,8 +26,12 @@ Codes = NDArray[np.int32]
 
 @cache
 def arrow_available() -> bool:
-    """Whether pyarrow is there (extra `lake`)."""
-    return importlib.util.find_spec("pyarrow") is not None
+    """Whether pyarrow can be used (extra `lake`): one that is there may not go with this Python or NumPy."""
+    try:
+        optional("pyarrow", "lake")
+    except Refused:
+        return False
+    return True
 
 
 class Labels(Protocol):
