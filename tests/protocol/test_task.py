@@ -204,7 +204,10 @@ def test_a_task_of_ones_own_has_a_salt_of_its_own() -> None:
         ({"mechanism__name": "sparse_sum", "mechanism__buckets": 2}, "one bin"),
         ({"mechanism": {**SMALL, "size": 99}}, "has 100 keys; size = 99 is too small."),
         ({"mechanism": SMALL, "keys": {"kind": "wide"}}, "needs a closed vocabulary."),
-        ({"mechanism": {"name": "hadamard", "epsilon": 1.0, "bits": 5, "blocks": 2}}, "do not fit into 5 bits"),
+        (
+            {"mechanism": {"name": "hadamard", "epsilon": 1.0, "bits": 5, "blocks": 2}},
+            "do not fit into 5 bits",
+        ),
         ({"mechanism": {"name": "compressive", "epsilon": 1.0}, "keys__cohorts": 2}, "cohorts = 1."),
     ],
     ids=str,

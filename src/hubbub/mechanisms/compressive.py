@@ -312,8 +312,6 @@ class Compressive(Mechanism):
         alone = np.bincount(every.block, minlength=self.parts)[matrix.block] == 1
         # Empty records name all blocks alike. As many people have one as have no key.
         empty = float(np.clip(1 - self.gain * every.adjoint(sides).sum() / n, 0, 1)) if alone.any() else 0.0
-        # What other keys of a block add to its votes is more than they are, where people share rows.
-        around = np.where(alone, 0, n * named[matrix.block] * (1 + crosstalk * n / (self.gain**2 * inside)))
         counts = Counts(
             n,
             signed=np.rint(votes).astype(np.int64),
@@ -322,7 +320,8 @@ class Compressive(Mechanism):
                 self._idle + empty * (1 / self.parts - self._idle),
                 self._naming - self._idle,
             ),
-            around=np.ceil(around).astype(np.int64),
+            around=np.where(alone, 0, np.rint(n * named)[matrix.block]).astype(np.int64),
+            wider=np.sqrt(1 + crosstalk * n / np.maximum(noise, 1e-300)),
             others=1 / self.parts,
         )
         return Moments(frequency, noise / n + crosstalk, counts=counts)

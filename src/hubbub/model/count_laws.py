@@ -45,6 +45,9 @@ class Counts:
     #: Reports for or against a key, where those of other keys are among them, as many for as against: they add to the
     #: variance of `signed`, which is this many at least.
     around: Int64s | None = None
+    #: Intervals are so many times as wide as the counts alone make them, where other keys add to an estimate something
+    #: that is no chance of these reports: with rows that people share, keys that are alike in most of them.
+    wider: Floats | float = 1.0
     #: The most that the first of `signed_noise` can be, where it is told by reports.
     others: float = 0.0
     #: Of the entries of a key that count, the share that chance drew: all where people are drawn at random, and where

@@ -124,6 +124,9 @@ class Wanted:
         else:
             found = cases.value_limits(self.odds, self.values)
         low[chosen], high[chosen] = (limit[cases.of_key] for limit in found)
+        if np.any(counts.wider != 1):  # in estimates of frequencies by signed counts
+            value, times = counts.frequency[chosen], np.broadcast_to(counts.wider, chosen.shape)[chosen]
+            low[chosen], high[chosen] = (value + times * (ends[chosen] - value) for ends in (low, high))
         if self.quantity == "conditional":
             values = self.values
             low[chosen], high[chosen] = (
@@ -147,7 +150,7 @@ class Wanted:
         assert count is not None
         above, below = law.surprise(count), law.surprise_below(count)
         signed = np.where(above > 0, above, np.minimum(-below, 0.0))
-        return np.clip(signed, -1e9, 1e9)[cases.of_key]
+        return np.asarray(np.clip(signed, -1e9, 1e9)[cases.of_key] / counts.wider)
 
     def least_share(self, counts: Counts, apart: float) -> float:
         """The smallest share of users whose key stands out every other time, if they hold it with the largest value.
@@ -170,6 +173,7 @@ class Wanted:
                 named=None if counts.named is None else named,
                 signed=None if counts.signed is None else signed,
                 around=None,  # as few as there are around a key that nobody else is near
+                wider=float(np.median(counts.wider)),
             )
             surprise = self.surprise(crowd)
             clear = (surprise if up else -surprise) > apart

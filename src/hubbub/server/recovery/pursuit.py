@@ -26,7 +26,8 @@ _ROUNDS = 50
 class Recovered:
     """The keys that were found, their refitted values and standard errors, and what the rest may still be.
 
-    Standard errors are those of least squares on these keys: they count the noise, not the choice of the keys.
+    Standard errors are those of least squares on these keys: they count the noise and the keys that were not found,
+    as far as these show in what is left, but not the choice of the keys.
     `rest` and `rest_error` are, per key of all, the estimate and its error from what the found keys do not explain.
     `misfit` is the sum of squares of that, in units of the noise: about the number of measurements if all is found.
     `complete` is false when a pursuit by noise level had to stop before it reached that level.
@@ -109,7 +110,21 @@ def refit(measured: Measurements, places: Int64s) -> Recovered:
     rest = measured.scores(residual) * rest_error
     # Others can only add to a key's error; the pseudo-inverse forgets columns that are hardly measured.
     errors = np.maximum(np.sqrt(np.maximum(np.diag(covariance), 0)), rest_error[places])
-    return Recovered(places, values, errors, rest, rest_error, float(residual @ residual))
+    wider = _unexplained(measured, residual, places)
+    return Recovered(
+        places, values, errors * wider[places], rest, rest_error * wider, float(residual @ residual)
+    )
+
+
+def _unexplained(measured: Measurements, residual: Floats, places: Int64s) -> Floats:
+    """By how much the measurements of each key's block vary more than noise would.
+
+    Keys that were not found are in all of them: noise to every other key, which no precision knows of.
+    """
+    block, made = measured.matrix.block, (measured.precision > 0).sum(axis=0)
+    free = np.maximum(made - np.bincount(block[places], minlength=len(made)), 1)
+    squares = (residual.reshape(measured.precision.shape) ** 2).sum(axis=0)
+    return np.asarray(np.sqrt(np.maximum(squares / free, 1.0))[block])
 
 
 class _Basis:
