@@ -53,7 +53,7 @@ MECHANISMS: list[Mechanism] = [
     SketchResponse(epsilon=1, max_entries=64),
     SketchResponse(epsilon=1, max_entries=64, values="signed"),
     HadamardResponse(epsilon=3),
-    Compressive(epsilon=3, rows=1 << 18),
+    Compressive(epsilon=3, rows=1 << 13),
     Sampled(epsilon=8, max_entries=64),
     Repeated(epsilon=8, max_entries=64, unit="entry"),
     SparseSum(epsilon=1, max_entries=64, values="signed"),
