@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,20 @@ def test_all_keys_of_a_block() -> None:
             told = mechanism.influence_together("frequency", task.keys, count).up
             assert told == pytest.approx(_best(task, "frequency", ids))
             assert told == pytest.approx(min(count, at_once) * one)
+
+
+@pytest.mark.parametrize(("bits", "blocks", "size"), [(4, 1, 11), (4, 2, 9), (5, 4, 5), (4, 4, 3)])
+def test_columns_by_enumeration(bits: int, blocks: int, size: int) -> None:
+    """Hadamard response: the worst choice of keys and column, of all there are."""
+    mechanism = make_mechanism("hadamard", epsilon=1.0, bits=bits, blocks=blocks)
+    keys = Keys(kind="closed", size=size, salt="00" * 16)
+    columns = np.arange(1 << bits, dtype=np.uint64)
+    reports = np.stack([np.zeros_like(columns), columns], axis=1)
+    said = mechanism.contributions(keys, reports, keys.all_ids())[0]
+    for count in range(1, size + 1):
+        sums = np.array([said[:, choice].sum(axis=1) for choice in combinations(range(size), count)])
+        told = mechanism.influence_together("frequency", keys, count)
+        assert (told.up, told.down) == pytest.approx((sums.max(), -sums.min()))
 
 
 def test_reports_about_listed_keys() -> None:

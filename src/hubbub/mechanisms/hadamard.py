@@ -208,6 +208,18 @@ class HadamardResponse(Mechanism):
         ids = keys.all_ids()
         return ids[np.argsort(self._place(keys, ids)[0], kind="stable")]
 
+    def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
+        """Downwards, of the best choice for any column: its -1 first, then other blocks, where it says nothing."""
+        if way[0] > 0:
+            return super().loudest_together(keys, way, count, chosen)
+        best, total = 0, keys.count
+        for held in {-(-total // self.blocks), total // self.blocks}:  # keys of a block have its first rows
+            sums = transform_rows((np.arange(self.block_size)[None] <= held) * 1.0)[0].astype(np.int64) - 1
+            against = (held - sums) // 2
+            forced = np.maximum(min(count, total) - (total - held) - against, 0)
+            best = max(best, int((np.minimum(count, against) - forced).max()))
+        return best * abs(float(way[0])) / self.gain
+
     def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
         """The columns where the rows of these keys agree best, in turn."""
         laid = np.zeros((self.blocks, self.block_size), dtype=np.float64)

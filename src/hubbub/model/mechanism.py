@@ -347,8 +347,9 @@ class Mechanism(BaseModel, ABC):
     ) -> Influence:
         """The most that any report moves the sum of the estimates of `count` chosen keys, times n.
 
-        Where reports have public seeds, that depends on the keys: it bounds the mean over all choices of them, for one
-        who chooses the best of all seeds, or who is given one (not `chosen`). Otherwise it is for the worst choice.
+        Where reports have public seeds, that depends on the keys and the salt: it bounds the mean over all choices of
+        both, for one who chooses the best of all seeds, or who is given one (not `chosen`). Where there are only tens
+        of keys, a salt may have a sixth more than the mean. Without public seeds it is for the worst choice.
         """
         return influence_together_of(self, quantity, keys, count, center, half, chosen)
 
