@@ -10,6 +10,7 @@ import numpy as np
 
 from hubbub.model.count_laws import TOLD_APART, Counts
 from hubbub.primitives.arrays import Bools, Floats, Int64s
+from hubbub.server.side_votes import SideVotes
 from hubbub.server.tails import SAFE, Law, Ties, TwoKinds, Votes, solve
 
 #: Ties are broken in so many ways.
@@ -24,6 +25,8 @@ _FEW, _MANY = 12, 200
 #: How much more often than its odds a key that is named once may miss, at the frequency where it does so most often.
 #: At 0.3 names of an absent key, this is what makes all keys hold for 94 to 96.5%: `hubbub.server.intervals`.
 _CAREFUL = 1.2
+#: Votes for and against that do not weigh alike: up to how many names, usual and found, the likeliest f will not do.
+_SCARCE, _SEVERAL = 1.1, 4
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Cases:
             around=None if counts.around is None else around,
         )
         self.fine = levels is not None and odds >= _USUAL
+        self.odds, self._levels = odds, None if levels is None else level
         upper = (level + 0.5) / LEVELS
         self.ties = SAFE if levels is None else Ties(upper, 1 - upper)
 
@@ -137,8 +141,8 @@ class Cases:
         others = Votes(self.reports * np.maximum(1 - share, 0), (other + lean) / 2, (other - lean) / 2)
         return TwoKinds(Votes(people, pro, contra), others, span)
 
-    def value_law(self, value: Any, values: Range) -> tuple[Law | TwoKinds, Any]:
-        """The law of n * (value's estimate), and the unit in which it is a sum of votes.
+    def value_law(self, value: Any, values: Range, frequency: Any = None) -> tuple[Law | TwoKinds, Any]:
+        """The law of n * (value's estimate), and the unit in which it is a sum of votes; if no other, the likeliest f.
 
         That is center N / gain + half D / signed_gain, background aside: D alone if the center is 0. Otherwise votes
         for and against have weights, and the unit is chosen so that mean and variance are right.
@@ -149,7 +153,8 @@ class Cases:
             background = values.center * laws.idle / laws.gain
             least, value = value, np.maximum(value, 0.0) if values.high > 0 else np.minimum(value, 0.0)
             scale = np.clip((least + background) / background, 0.0, 1.0)
-        frequency = self._frequency_with(value, values)
+        if frequency is None:
+            frequency = self._frequency_with(value, values)
         mean = (value - values.center * frequency) / values.half
         if laws.named is None or (values.center == 0 and laws.two_kinds):
             return self.signed_law(mean, frequency, values.low == 0), values.half / laws.signed_gain
@@ -202,12 +207,23 @@ class Cases:
         most = least + self._names / (heard * self.counts.gain)  # beyond, the likelihood falls
         if values.center and not values.low <= 0 <= values.high:
             most = np.maximum(np.maximum(value / values.low, value / values.high), least)
-        found = self._likeliest(value, values, least, most)
+        found = self._side_votes(value, values).likeliest(least, most)
         if not self.counts.two_kinds:
             return found
         # The likelihood is that of Poisson numbers. Where holders are named nearly surely, N tells their number better.
         low, high = self._named_range
         return np.maximum(np.clip(found, low, high), least)
+
+    def _side_votes(self, value: Any, values: Range) -> SideVotes:
+        """Votes for and against, as counted, and as they depend on the frequency if this is the mean value."""
+        laws, names = self.counts, self._names
+        assert laws.signed is not None
+        tilt, lean = laws.signed_gain * value / values.half, laws.signed_gain * values.center / values.half
+        return SideVotes(
+            ((names + laws.signed) / 2, (names - laws.signed) / 2),
+            (self.reports * (laws.idle + tilt) / 2, self.reports * (laws.idle - tilt) / 2),
+            (self.reports * (laws.gain - lean) / 2, self.reports * (laws.gain + lean) / 2),
+        )
 
     @cached_property
     def _named_range(self) -> tuple[Floats, Floats]:
@@ -223,31 +239,6 @@ class Cases:
         assert self.counts.named is not None
         assert self.counts.signed is not None
         return np.asarray(np.maximum(self.counts.named, np.abs(self.counts.signed)))
-
-    def _likeliest(self, value: Any, values: Range, least: Any, most: Any) -> Any:
-        """The frequency under which what was counted is likeliest, if this is the mean value.
-
-        Votes for and against are nearly Poisson, with means a + a' f and b + b' f. The likelihood has one maximum, at
-        an end or where pro a' / (a + a' f) + contra b' / (b + b' f) = a' + b', a quadratic equation whose other root,
-        if any, is not possible: one of the means is 0 or less there.
-        """
-        laws, reports = self.counts, self.reports
-        assert laws.signed is not None
-        pro, contra = (self._names + laws.signed) / 2, (self._names - laws.signed) / 2
-        tilt, lean = laws.signed_gain * value / values.half, laws.signed_gain * values.center / values.half
-        a, da = reports * (laws.idle + tilt) / 2, reports * (laws.gain - lean) / 2
-        b, db = reports * (laws.idle - tilt) / 2, reports * (laws.gain + lean) / 2
-        square = (da + db) * da * db
-        linear = (da + db) * (a * db + da * b) - (pro + contra) * da * db
-        rest = (da + db) * a * b - pro * da * b - contra * db * a
-        root = np.sqrt(np.maximum(linear**2 - 4 * square * rest, 0))
-        far = -(linear + np.where(linear < 0, -root, root)) / 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rising = pro * da / (a + da * least) + contra * db / (b + db * least) > da + db
-            one, other = far / square, rest / far
-        found = np.where((one > least) & (one < most), one, other)
-        inside = rising & (found > least) & (found < most)
-        return np.where(inside, found, np.where(rising, most, least))
 
     def total(self, values: Range) -> Floats:
         """What `value_law` is the law of, as counted."""
@@ -326,14 +317,30 @@ class Cases:
 
     def value_limits(self, odds: float, values: Range) -> tuple[Floats, Floats]:
         """All mean values under which N and D, added with their weights, are no surprise."""
+        few = np.zeros(len(self.reports), dtype=bool)
+        if values.balanced and values.center and self.fine:
+            few = (self._names <= _SEVERAL) & (self.counts.idle * self.reports <= _SCARCE)
+        if few.any() and not few.all():
+            low, high = np.empty(len(few)), np.empty(len(few))
+            for some in (few, ~few):
+                part = self._part(some)
+                low[some], high[some] = (limit[part.of_key] for limit in part.value_limits(odds, values))
+            return low, high
         laws = self.counts
         found, total = values.half * laws.mean, self.total(values)
         if values.center:
             found = found + values.center * laws.frequency
 
         def tail(value: Floats, side: int) -> Floats:
-            law, unit = self.value_law(value, values)
-            found = (self.ties.above if side > 0 else self.ties.below)(law, total / unit)
+            def under(frequency: Any = None) -> Floats:
+                law, unit = self.value_law(value, values, frequency)
+                return (self.ties.above if side > 0 else self.ties.below)(law, total / unit)
+
+            if few.any():
+                least, likeliest = self._least_with(value, values), self._frequency_with(value, values)
+                found = self._side_votes(value, values).averaged(under, least, likeliest)
+            else:
+                found = under()
             return self._with_rare(found, value, side, values) if values.balanced else found
 
         def above(value: Floats) -> Floats:
@@ -349,6 +356,15 @@ class Cases:
         bottom = no_names if values.center and values.low >= 0 else -np.inf
         top = no_names if values.center and values.high <= 0 else np.inf
         return solve(above, odds / 2, found, -step, bottom), solve(below, odds / 2, found, step, top)
+
+    def _part(self, some: Bools) -> Cases:
+        """Only some of the cases."""
+        named, signed, around = (
+            None if c is None else c[some]
+            for c in (self.counts.named, self.counts.signed, self.counts.around)
+        )
+        counts = replace(self.counts, reports=self.reports[some], named=named, signed=signed, around=around)
+        return Cases(counts, None if self._levels is None else self._levels[some], self.odds)
 
 
 def named_variance(counts: Counts, frequency: Any) -> Any:
