@@ -76,4 +76,6 @@ def test_bad_use() -> None:
     with pytest.raises(Refused, match="too small"):
         law_of(task_for(small, size=3), {"1": 1.0}, 0)
     with pytest.raises(Refused, match="closed"):
-        law_of(task_for(small).model_copy(update={"keys": Keys(kind="folded", bits=16)}), {"x": 1.0}, 0)
+        law_of(
+            task_for(small, size=2).model_copy(update={"keys": Keys(kind="folded", bits=16)}), {"x": 1.0}, 0
+        )

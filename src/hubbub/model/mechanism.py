@@ -222,12 +222,9 @@ class Mechanism(BaseModel, ABC):
 
     @abstractmethod
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
-        """Reports [n, fields] for a batch of records and their seeds [n * seeds_per_report].
+        """Reports [n, fields] for a batch of records and their seeds [n * seeds_per_report]; pure given its arguments.
 
-        Pure given its arguments.
-
-        One record is a batch of one: the same lines run interpreted for a few records and compiled
-        for many, so batch and single reports have the same law by construction.
+        One record is a batch of one: the same lines run interpreted for a few records and compiled for many.
         """
 
     def miniature(self) -> Mechanism:
@@ -309,10 +306,7 @@ class Mechanism(BaseModel, ABC):
         return 1.0
 
     def heard_about(self, state: State, keys: Keys, ids: UInt64s, more: int = 0) -> Floats:
-        """What the estimate of each key is divided by, if `more` reports that it is made from were added to the state.
-
-        Reports that are heard: of m forged ones the estimate is moved by their contributions over this.
-        """
+        """What each key's estimate is divided by: the reports that it is made from, `more` in addition to the state's."""
         return np.full(len(ids), float(self.heard(state, keys) + more))
 
     def influence(
@@ -347,9 +341,8 @@ class Mechanism(BaseModel, ABC):
     ) -> Influence:
         """The most that any report moves the sum of the estimates of `count` chosen keys, times n.
 
-        Where reports have public seeds, that depends on the keys and the salt: it bounds the mean over all choices of
-        both, for one who chooses the best of all seeds, or who is given one (not `chosen`). Where there are only tens
-        of keys, a salt may have a sixth more than the mean. Without public seeds it is for the worst choice.
+        Where reports have public seeds, that depends on keys and salt: it bounds the mean over all choices of both, for
+        one who chooses the best of all seeds, or who is given one (not `chosen`). Otherwise it is for the worst choice.
         """
         return influence_together_of(self, quantity, keys, count, center, half, chosen)
 
@@ -378,8 +371,7 @@ class Mechanism(BaseModel, ABC):
     ) -> float:
         """Variance of the estimate for one key, in scaled units, averaged over the public hashes.
 
-        The key's frequency, mean and square, and the energy of records, are those of `Held`. Left out,
-        values are +1 or -1 (square is the frequency), and records are full (energy is max_entries).
+        As in `Held`. Left out: values are +1 or -1 (square is the frequency), records full (energy is max_entries).
         """
         square = frequency if square is None else square
         energy = self.max_entries if energy is None else energy
