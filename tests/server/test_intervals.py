@@ -276,6 +276,28 @@ def test_means_hold_for_every_key(background: float, gain: float, values: Range)
         assert min(found.missed(f, q, stretched) for f, q in keys) < 0.02
 
 
+@pytest.mark.parametrize(
+    "values", [Range(-1.0, 3.0, 1.0, 2.0), Range(-3.0, 1.0, -1.0, 2.0), Range(-1.0, 9.0, 4.0, 5.0)]
+)
+@pytest.mark.parametrize(("background", "gain"), [(0.3, 8.0), (0.5, 20.0), (1.0, 20.0), (1.5, 30.0)])
+def test_votes_that_do_not_weigh_alike(
+    background: float, gain: float, values: Range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over keys held by few and by many, 94 to 96.5% are covered; by the likeliest frequency alone, fewer."""
+
+    def missed() -> Floats:
+        found = Exactly(background, gain, values, 0.05, single=True)
+        held_by = (0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 0.7)
+        return np.array([np.mean([found.missed(f, q) for q in (-0.9, -0.5, 0.0, 0.5, 0.9)]) for f in held_by])
+
+    now = missed()
+    assert 0.035 <= now.mean() <= 0.06
+    assert now.max() <= (0.068 if values.high == 9 else 0.057)
+    monkeypatch.setattr("hubbub.server.cases._SEVERAL", -1)
+    if background <= 1:
+        assert missed().max() > max(0.06, now.max())
+
+
 def test_no_rule_holds_for_less_of_the_absent_keys() -> None:
     """At 0.3 names of an absent key, 96.4% at least, if keys with a mean of 0 are to hold for 94% at every frequency.
 
@@ -374,7 +396,7 @@ def test_means_of_ranges_that_are_not_symmetric(low: float, high: float, backgro
         truth, nothing = f * (values.center + values.half * q), np.zeros(N)
         levels = np.random.default_rng(99).integers(0, 64, N)
         ends = Wanted("mean", 0.05, values, levels).limits(counts, nothing, nothing, nothing > 0)
-        assert (0.925 if both else 0.94) - SLACK <= held(ends, truth) <= 0.97 + SLACK, (f, held(ends, truth))
+        assert (0.935 if both else 0.94) - SLACK <= held(ends, truth) <= 0.97 + SLACK, (f, held(ends, truth))
         safe = Wanted("mean", 0.05 / 100, values, None).limits(counts, nothing, nothing, nothing > 0)
         assert held(safe, truth) >= 1 - 0.06 / 100 - 5 * math.sqrt(0.0006 / N)
 
