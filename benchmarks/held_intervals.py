@@ -2,7 +2,7 @@
 
 A crowd with long-tailed lengths (or a data set in the compact form of `hubbub.experiments.datasets`) is sampled down to
 k entries once; that crowd is the truth, and it is collected from `--runs` times with other coins, by a mechanism
-in the form that the planner takes for the quantity. Values lie in -1:1, or in 1:5. Counted are keys that somebody has:
+in the form that the planner takes for the quantity. Values lie in -1:1, 1:5 or -1:3. Counted are keys that somebody has:
 single intervals (one key at a time, 95%), and runs in which the intervals for all keys together hold for all of them.
 Conditional means: keys of which anything is known (not marked ?), and whose true mean is not an end of the range (there
 an interval can miss on one side only); and again those that stand out among all keys.
@@ -71,7 +71,7 @@ TITLES = {
     "bookcrossing_explicit": "ratings of books",
     "movielens_latest_small": "ratings of films",
 }
-RANGES = ((-1.0, 1.0), (1.0, 5.0))
+RANGES = ((-1.0, 1.0), (1.0, 5.0), (-1.0, 3.0))
 QUANTITIES: tuple[Quantity, ...] = ("frequency", "mean", "conditional")
 KEYS = 200
 #: Where reports do not name buckets, or all of them: one size for all regimes.
@@ -273,7 +273,7 @@ def background(task: Task) -> float:
 def settings(
     name: str, quantity: Quantity, epsilon: float, k: int, users: int, rate: float | None = None
 ) -> Iterator[tuple[Task, int]]:
-    """The planner's form of a mechanism, for both ranges, and the users (those that make a rate); none out of reach."""
+    """The planner's form of a mechanism, for all ranges, and the users (those that make a rate); none out of reach."""
     values: ValueKind = "set" if quantity == "frequency" else "signed"
     for low, high in RANGES if quantity == "mean" else RANGES[:1]:
         center = (low + high) / 2 / max(abs(low), abs(high))

@@ -276,10 +276,8 @@ def test_means_hold_for_every_key(background: float, gain: float, values: Range)
         assert min(found.missed(f, q, stretched) for f, q in keys) < 0.02
 
 
-@pytest.mark.parametrize(
-    "values", [Range(-1.0, 3.0, 1.0, 2.0), Range(-3.0, 1.0, -1.0, 2.0), Range(-1.0, 9.0, 4.0, 5.0)]
-)
-@pytest.mark.parametrize(("background", "gain"), [(0.3, 8.0), (0.5, 20.0), (1.0, 20.0), (1.5, 30.0)])
+@pytest.mark.parametrize("values", [Range(-1.0, 3.0, 1.0, 2.0), Range(-1.0, 9.0, 4.0, 5.0)])
+@pytest.mark.parametrize(("background", "gain"), [(0.3, 8.0), (1.0, 8.0)])
 def test_votes_that_do_not_weigh_alike(
     background: float, gain: float, values: Range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
