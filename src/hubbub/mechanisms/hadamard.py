@@ -214,7 +214,12 @@ class HadamardResponse(Mechanism):
             return super().loudest_together(keys, way, count, chosen)
         best, total = 0, keys.count
         for held in {-(-total // self.blocks), total // self.blocks}:  # keys of a block have its first rows
-            sums = transform_rows((np.arange(self.block_size)[None] <= held).astype(np.float64))[0].astype(np.int64) - 1
+            sums = (
+                transform_rows((np.arange(self.block_size)[None] <= held).astype(np.float64))[0].astype(
+                    np.int64
+                )
+                - 1
+            )
             against = (held - sums) // 2
             forced = np.maximum(min(count, total) - (total - held) - against, 0)
             best = max(best, int((np.minimum(count, against) - forced).max()))
