@@ -136,6 +136,19 @@ def test_collection_rules_are_in_the_task(tmp_path: Path) -> None:
     assert (task.period, task.reports_per_period, task.minimum_reports) == ("week", 2, 30)
 
 
+def test_seeds_from_the_server_are_one_for_each_report(tmp_path: Path) -> None:
+    """Whichever way the mechanism is chosen, unless its setting says otherwise."""
+    path, sketch = tmp_path / "t.toml", ["--mechanism", "sketch_response"]
+    new = ["task", "new", "--name", "p", "--epsilon", 1, "--max-entries", 8, "--keys", 99, "-o", path]
+    for options, seeds in ((["--best"], 1), (sketch, 1), ([*sketch, "--set", "seeds=4"], 4)):
+        succeed(*new, *options, "--seed-from", "server")
+        task = Task.load(path)
+        assert (task.seed_from, task.mechanism.name) == ("server", "sketch_response")
+        assert task.mechanism.seeds_per_report == seeds
+    succeed(*new, *sketch)
+    assert Task.load(path).mechanism.seeds_per_report == 8
+
+
 def test_two_new_tasks_are_never_the_same(tmp_path: Path) -> None:
     digests = {succeed(*NEW, "--keys", 9, "-o", tmp_path / name)["digest"] for name in "ab"}
     assert len(digests) == 2

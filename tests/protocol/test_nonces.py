@@ -59,6 +59,32 @@ def test_a_report_has_a_seed_of_its_nonce(task: Task) -> None:
     assert check_seeds(task, NONCE, np.repeat(unpacked, 2, axis=0)).tolist() == [1]
 
 
+def test_one_seed_unless_more_are_asked_for() -> None:
+    """Of several, a forger would take the best. What says how many it has, a file among others, is left as it is."""
+    sketch = {"name": "sketch_response", "epsilon": 1.0, "max_entries": 8}
+    one, several = task_of(sketch), task_of({**sketch, "seeds": 4})
+    assert one.mechanism.seeds_per_report == 1
+    assert task_of(sketch, seed_from="device").mechanism.seeds_per_report == 8
+    assert several.mechanism.seeds_per_report == 4
+    assert task_of({**sketch, "seeds": 0}).mechanism.seeds_per_report == 8
+    for task in (one, several):
+        assert Task.parse(tomllib.loads(task.to_toml())).digest == task.digest
+    with refused("no mechanism called"):
+        task_of({"name": "unheard_of", "epsilon": 1.0})
+
+
+@pytest.mark.parametrize(("values", "cost"), [("set", 1.07), ("signed", 1.19)])
+def test_what_one_seed_costs(values: str, cost: float) -> None:
+    """At most so much more variance at epsilon 1, as docs/forgery.md says."""
+    found = []
+    for entries in (1, 2, 3, 4, 8, 16, 32):
+        sketch = {"name": "sketch_response", "epsilon": 1.0, "max_entries": entries, "values": values}
+        made = (task_of(sketch, seed_from=who).mechanism for who in ("server", "device"))
+        one, usual = (mechanism.variance(mechanism.quantities[0], 100_000) for mechanism in made)
+        found.append(one / usual)
+    assert cost - 0.01 < max(found) <= cost
+
+
 def _bytes_of(entries: Entries, nonce: str, coins: Enumeration) -> bytes:
     return privatize(TASK, entries, coins, NonceSeeds(nonce))[0].tobytes()
 

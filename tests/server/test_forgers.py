@@ -22,7 +22,7 @@ from hubbub.protocol.files import save_state
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import estimate
 from hubbub.server.fold import aggregate
-from hubbub.server.forgers import influence_on
+from hubbub.server.forgers import influence_on, influence_words
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.rehearsal import simulate, true_values
 
@@ -232,6 +232,30 @@ def test_files_and_marks(tmp_path: Any) -> None:
     assert totals.high[0] == pytest.approx(safe.high[0] * 20_300)
 
 
+def test_a_mean_that_forgers_make_unknown() -> None:
+    """It has neither value nor error: the middle of the range, and all of it."""
+    mechanism = make_mechanism("sampled", epsilon=6.0, max_entries=2, values="signed", mode="events")
+    task = task_for(mechanism, _KEYS).model_copy(update={"low": 1.0, "high": 5.0})
+    state = simulate(task, _crowd("signed", 1), 5).state
+    plain, safe = (estimate(task, state, None, "conditional", forgers=forgers) for forgers in (0, 2000))
+    lost = np.isfinite(plain.error) & (safe.low == 1.0) & (safe.high == 5.0)
+    assert lost.any()
+    assert not (plain.value[lost] == 3.0).all()
+    assert (safe.value[lost] == 3.0).all()
+    assert np.isinf(safe.error[lost]).all()
+
+
+def test_seeds_that_are_handed_out() -> None:
+    """One for a report is said to be so, and of several the best."""
+    made = {"name": "x", "keys": {"kind": "closed", "size": 999}, "seed_from": "server"}
+    sketch = {"name": "sketch_response", "epsilon": 1.0, "max_entries": 8}
+    for more, words in (
+        ({}, "no others."),
+        ({"seeds": 4}, "and of the 4 for each report they take the best."),
+    ):
+        assert influence_words(Task.parse({**made, "mechanism": {**sketch, **more}})).endswith(words)
+
+
 def test_what_cannot_hold_is_refused() -> None:
     task = task_for(make_mechanism("collision", epsilon=1.0, max_entries=2), _KEYS)
     state = simulate(task, _crowd("set", 1), 5).state
@@ -259,6 +283,8 @@ def test_advice_reckons_with_forgers() -> None:
     lift = 250 * task.mechanism.influence("frequency").up / 4750
     assert "If 5% of all reports may be forged, no number of people shows a share of 0.1" in said[250]
     assert f"{lift:.3g}" in said[250]
+    nearly_all = advised(task, estimate(task, state, [1], forgers=0.999)).findings.advice
+    assert "If 99.9% of all reports may be forged" in nearly_all
     # The floor that is left is that of more people with as large a share of forgers.
     words = said[25].split()
     people = int(words[words.index("about") + 1].replace(",", ""))

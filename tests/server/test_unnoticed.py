@@ -35,6 +35,8 @@ HIDDEN: list[tuple[str, dict[str, Any]]] = [
 ]
 #: Where even one key shows.
 SEEN: list[tuple[str, dict[str, Any]]] = [
+    # Half of the candidates are favoured: which bucket is named tells nothing of records.
+    ("sketch_response", {"max_entries": 2, "seeds": 1, "values": "signed", "epsilon": 0.3}),
     ("repeated", {"max_entries": 2}),
     ("privkv", {"max_entries": 2, "size": 3, "values": "signed"}),
     ("harmony", {"max_entries": 2, "size": 3, "values": "signed"}),
@@ -42,7 +44,7 @@ SEEN: list[tuple[str, dict[str, Any]]] = [
 
 
 def small(name: str, more: dict[str, Any]) -> Task:
-    return task_for(make_mechanism(name, epsilon=1.0, **more).miniature(), 3)
+    return task_for(make_mechanism(name, **{"epsilon": 1.0, **more}).miniature(), 3)
 
 
 def law_of(task: Task, record: dict[int, float], seed: int) -> Law:
@@ -96,6 +98,31 @@ def test_one_key_is_the_law_of_an_honest_crowd(name: str, more: dict[str, Any]) 
 def test_one_key_that_shows(name: str, more: dict[str, Any]) -> None:
     """Where answers are several, or keys are drawn, no crowd of holders looks like forgers."""
     assert told_apart(small(name, more), [1], [0, 1, 2], 1)[0] > 0.1
+
+
+@pytest.mark.parametrize(
+    "more", [{"max_entries": 2, "favoured": 2}, {"max_entries": 2, "seeds": 2, "favoured": 4}]
+)
+def test_what_shows_where_half_is_favoured(more: dict[str, Any]) -> None:
+    """Every record names every bucket equally often under a seed, and a forger always the key's, or one of two."""
+    mechanism = make_mechanism(
+        "sketch_response", epsilon=1.0, values="signed", **{"buckets": 2, "seeds": 1, **more}
+    )
+    task, each = task_for(mechanism, 3), mechanism.seeds_per_report
+    assert mechanism.names_evenly  # type: ignore[attr-defined]
+
+    def cells(law: Law) -> dict[tuple[int, ...], float]:
+        found: dict[tuple[int, ...], float] = {}
+        for report, mass in law.items():
+            cell = tuple(mechanism.layout.unpack(report)[0, :2].tolist())
+            found[cell] = found.get(cell, 0.0) + mass
+        return found
+
+    for record in ({}, {0: 1.0}, {1: -1.0}, {0: 1.0, 2: 0.5}, {0: 0.25, 1: 0.0}):
+        law = cells(law_of(task, record, 3))
+        assert len(law) == each * mechanism.buckets  # type: ignore[attr-defined]
+        assert np.ptp(list(law.values())) < 1e-12
+    assert max(cells(forged_law(task, [1], 3)).values()) == pytest.approx(1 / each)
 
 
 def test_two_keys_of_hadamard_response_are_three_keys_of_a_crowd() -> None:

@@ -12,6 +12,7 @@ from hubbub.mechanisms.registry import make_mechanism
 from hubbub.model.influence import of_both
 from hubbub.model.mechanism import Mechanism
 from hubbub.primitives.arrays import Floats, UInt64s
+from hubbub.primitives.coins import SimulatedSeeds
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 from hubbub.server.fold import aggregate
@@ -102,6 +103,22 @@ def test_seeds_are_ground() -> None:
     assert (mechanism.scores(task.keys, reports, task.keys.ids_of(targets)) == 3).all()
     ten = mechanism.layout.unpack(forge(task, 100, "maximal", list(range(10)), seed=3))
     assert (mechanism.scores(task.keys, ten, task.keys.ids_of(list(range(10)))) >= 3).all()
+
+
+def test_seeds_that_are_given() -> None:
+    """Each report takes the best of its own seeds: those of a nonce would pass, in this order, and none is better."""
+    parameters = {"name": "sketch_response", "epsilon": 1.0, "max_entries": 8, "buckets": 4, "seeds": 5}
+    task = Task.parse({"name": "x", "keys": _KEYS["closed"], "mechanism": parameters, "seed_from": "server"})
+    mechanism, targets = task.mechanism, ["a", "b", "c"]
+    assert len(forge(task, 0, "maximal", targets, seed=4)) == 0
+    reports = mechanism.layout.unpack(forge(task, 200, "maximal", targets, seed=4))
+    groups = SimulatedSeeds(5).draw(mechanism.layout.fields[0].bits, 1000).reshape(200, 5)
+    assert (groups == reports[:, :1]).any(axis=1).all()
+    ids, weights = task.keys.ids_of(targets), aims(task, 3, None, "up")
+    said = mechanism.contributions(task.keys, reports, ids)[0].sum(axis=1)
+    for seeds in groups.T:
+        other = mechanism.louder(task.keys, np.column_stack([seeds, reports[:, 1:]]), ids, weights)
+        assert (mechanism.contributions(task.keys, other, ids)[0].sum(axis=1) <= said + 1e-9).all()
 
 
 def test_an_invented_record_is_reported_honestly() -> None:

@@ -122,7 +122,8 @@ def new(
         has_values = options["value_range"] is not None
     # Seeds have to be enough for all reports.
     expected = min(1 << 40, round((options["users"] or 100_000) * min(max(1.0, messages), 1e6)))
-    task = build_task(name, {**keys, "cohorts": cohorts}, has_values, {**options, "users": expected})
+    wanted = {**options, "users": expected, "seed_from": seed_from}
+    task = build_task(name, {**keys, "cohorts": cohorts}, has_values, wanted)
     rules = {
         "period": period,
         "reports_per_period": reports_per_period,
@@ -130,7 +131,6 @@ def new(
         **({} if memoize_cap is None else {"memoize": "record", "memoize_cap": memoize_cap}),
         "messages": messages,
         "minimum_reports": minimum_reports,
-        "seed_from": seed_from,
         "labels": {
             label: values.split(",") for label, values in pairs(labels, "--labels LABEL=VALUE,VALUE").items()
         },

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hubbub.mechanisms.shared.several_keys import Landing
+from hubbub.mechanisms.shared.several_keys import Landing, best_together
 from hubbub.model.count_laws import Counts
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.hashing import Family, hash_entries
@@ -240,7 +240,7 @@ class Compressive(Mechanism):
         return self._landing(self.rows).at_once
 
     def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
-        return abs(float(way[0])) * self._landing(self.rows if chosen else 1).best(count)
+        return abs(float(way[0])) * best_together([self._landing(self.rows if chosen else 1)], count)
 
     def _landing(self, rows: int) -> Landing:
         """Of keys in one block: each has the right sign in half of the rows; a report tells one side or the other."""

@@ -241,6 +241,15 @@ class SketchResponse(Moded):
         return self.seeds * self.buckets * (2 if self.signed else 1)
 
     @property
+    def names_evenly(self) -> bool:
+        """Signed, with half of the candidates favoured: of the two sides of every cell one is, whatever the record.
+
+        That is the side of the cell's load, and where that is 0, either as often as the other (ties are random). So
+        every cell (seed, bucket) is reported with the same probability, and only sides tell anything.
+        """
+        return self.signed and 2 * self.favoured == self._candidates
+
+    @property
     def _occupancy(self) -> Occupancy:
         return occupancy_of(self.max_entries, self.buckets, self.seeds, self.signed)
 
@@ -307,7 +316,7 @@ class SketchResponse(Moded):
         of (g - 1) k by at most the number of pairs that share a cell, or twice that if two values can cancel. Distinct
         codes share one with probability 1 / t, the salt's luck allowed for. Codes that are not distinct: f <= K.
         """
-        if self.seeds == 1:
+        if self.seeds == 1 or self.names_evenly:
             return 1.0
         k, t, g, chosen = self.max_entries, self.buckets, self.seeds, self.favoured
         most = float(min(chosen, self._candidates // g))
@@ -317,8 +326,8 @@ class SketchResponse(Moded):
         return self._row_share(most)
 
     def _row_share(self, favoured: float) -> float:
-        """g times the share of the weight that a row has with so many favoured candidates; 1 with one seed."""
-        if self.seeds == 1:
+        """g times the share of the weight that a row has with so many favoured candidates; 1 if rows are alike."""
+        if self.seeds == 1 or self.names_evenly:
             return 1.0
         (w, v), count = self.weights, self._candidates // self.seeds
         total = self.favoured * w + (self._candidates - self.favoured) * v

@@ -18,6 +18,7 @@ report is about one key only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -124,10 +125,14 @@ def influence_together_of(
     chosen: bool,
 ) -> Influence:
     """As `Mechanism.influence_together` promises."""
-    if quantity == "conditional" or count < 1:
+    if quantity == "conditional":
         raise Refused(
-            "What a report does to several keys is told of one or more keys, and of sums of reports."
+            "What a report does to several keys is told of sums of reports, not of a conditional mean."
         )
+    most = keys.count if keys.kind == "closed" else math.inf
+    if not isinstance(count, int | np.integer) or not 1 <= count <= most:
+        there = f"of which there are {most:,}, " if keys.kind == "closed" else ""
+        raise Refused(f"What a report does to several keys is told of 1 or more keys, {there}not of {count}.")
     way = direction_of(mechanism, quantity, center, half)
     up, down = (mechanism.loudest_together(keys, sign * way, count, chosen) for sign in (1, -1))
     return Influence(up, down, up + down)

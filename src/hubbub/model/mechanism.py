@@ -16,16 +16,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from hubbub.model import influence as forged
 from hubbub.model.count_laws import Counts, Spread
 from hubbub.model.guarantee import Guarantee, Unit
-from hubbub.model.influence import (
-    Influence,
-    contributions_one_by_one,
-    effects_of,
-    influence_of,
-    influence_together_of,
-    loudest_of,
-)
+from hubbub.model.influence import Influence
 from hubbub.model.keys import LARGEST_BITS, Keys
 from hubbub.model.measurements import Measurements
 from hubbub.model.record import Entries
@@ -94,10 +88,8 @@ class Goal:
     keys: int = 1000
     central_epsilon: float | None = None
     family: Literal["walsh", "prf"] = "walsh"
-    #: Middle of the value range as a share of its largest value.
-    center: float = 0.0
-    #: Whether keys are not known beforehand.
-    open: bool = False
+    center: float = 0.0  # middle of the value range as a share of its largest value
+    open: bool = False  # whether keys are not known beforehand
     #: The share of users who hold the key whose error counts: 0 for a rare one.
     share: float = 0.0
     #: In the shuffled model: reports per user on average, a random number of them; 0 for one each.
@@ -106,6 +98,8 @@ class Goal:
     server_seconds: float = 60.0
     #: Where people take turns: a person reports in one of so many periods in a row, and errors are those of a period.
     rotation: int = 1
+    #: Who draws public seeds. A report has one seed where the server does: of several, forgers would take the best.
+    seed_from: Literal["device", "server"] = "device"
 
     def __post_init__(self) -> None:
         if not self.server_seconds > 0:
@@ -287,7 +281,7 @@ class Mechanism(BaseModel, ABC):
 
         Estimates are averages over reports, so of one report alone, the estimate is just that. NaN: not estimated.
         """
-        return contributions_one_by_one(self, keys, reports, ids)
+        return forged.contributions_one_by_one(self, keys, reports, ids)
 
     def louder(self, keys: Keys, reports: UInt64s, ids: UInt64s, weights: Floats) -> UInt64s:
         """These reports, changed so that they add most to n times a weighted sum [2, keys] of frequencies and means.
@@ -298,7 +292,7 @@ class Mechanism(BaseModel, ABC):
 
     def effects(self) -> Floats:
         """[corners, 2]: of the polygon of all that a report can add to n times frequency and mean of one key."""
-        return effects_of(self)
+        return forged.effects_of(self)
 
     @property
     def heard_share(self) -> float:
@@ -323,7 +317,7 @@ class Mechanism(BaseModel, ABC):
         share of all reports that the key's estimate is made from, the forged one being among them: all, unless reports
         are about one key each, where it is that of a key that as many are about as about any other.
         """
-        found = influence_of(self, quantity, frequency, center, half)
+        found = forged.influence_of(self, quantity, frequency, center, half)
         return found.where(self.heard_share if heard is None else heard)
 
     def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
@@ -342,13 +336,14 @@ class Mechanism(BaseModel, ABC):
         """The most that any report moves the sum of the estimates of `count` chosen keys, times n.
 
         Where reports have public seeds, that depends on keys and salt: it bounds the mean over all choices of both, for
-        one who chooses the best of all seeds, or who is given one (not `chosen`). Otherwise it is for the worst choice.
+        one who chooses the best of all seeds, or of as many as an honest device chooses among (not `chosen`). Otherwise
+        it is for the worst choice.
         """
-        return influence_together_of(self, quantity, keys, count, center, half, chosen)
+        return forged.influence_together_of(self, quantity, keys, count, center, half, chosen)
 
     def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
         """The most that a report adds to a direction [2] of frequency and mean, summed up over chosen keys."""
-        return loudest_of(self, keys, self.chosen_first(keys)[:count], way)
+        return forged.loudest_of(self, keys, self.chosen_first(keys)[:count], way)
 
     def chosen_first(self, keys: Keys) -> UInt64s:
         """All keys of a closed vocabulary, in the order in which who wants to move several would choose them."""
@@ -385,7 +380,7 @@ class Mechanism(BaseModel, ABC):
     def serving(cls, goal: Goal, **more: Any) -> Self:
         """An instance with what the goal says about the parameters that this mechanism has, and with these."""
         said = {name: getattr(goal, name) for name in ("epsilon", "max_entries", "values", "family", "users")}
-        said["size"] = goal.keys
+        said |= {"size": goal.keys, **({"seeds": 1} if goal.seed_from == "server" else {})}
         return cls(**{name: value for name, value in said.items() if name in cls.model_fields} | more)
 
     @classmethod

@@ -96,7 +96,7 @@ def _outlook_with_forgers(task: Task, estimate: Estimate, wanted: float, floor: 
     lift = largest_lift(task, quantity, estimate.forgers, honest * task.keys.asked_share, down)
     share = task.scale.kind == "set" or quantity == "frequency"
     what = "share" if share else "mean"
-    while_forged = f"If {100 * estimate.forgers / estimate.reports:.2g}% of all reports may be forged"
+    while_forged = f"If {100 * estimate.forgers / estimate.reports:.4g}% of all reports may be forged"
     if lift >= wanted:
         return (
             f"{while_forged}, no number of people shows a {what} of {wanted:g}: a key that nobody has may come out at "

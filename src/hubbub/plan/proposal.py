@@ -19,7 +19,12 @@ from hubbub.protocol.task import Task
 #: Parameters of mechanisms that a wish has fields for.
 _OWN = ("name", "epsilon", "max_entries")
 #: What may be asked for by name.
-_CHOICES = {"quantity": (None, *get_args(Quantity)), "unit": get_args(Unit), "family": ("walsh", "prf")}
+_CHOICES = {
+    "quantity": (None, *get_args(Quantity)),
+    "unit": get_args(Unit),
+    "family": ("walsh", "prf"),
+    "seed_from": ("device", "server"),
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class Wish:
     #: How often a device may report, and in how many periods in a row it does so once.
     period: Literal["once", "day", "week", "month"] = "once"
     rotation: int = 1
+    #: Who draws public seeds.
+    seed_from: Literal["device", "server"] = "device"
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "max_entries", "delta", "users"):
@@ -107,6 +114,7 @@ class Wish:
             open=keys["kind"] != "closed",
             server_seconds=self.server_seconds,
             rotation=self.rotation,
+            seed_from=self.seed_from,
         )
 
     def task(self, name: str, keys: Mapping[str, Any]) -> Task:
@@ -133,7 +141,7 @@ class Wish:
         """The task with this mechanism."""
         low, high = self.span or (-1.0, 1.0)
         described = {"name": name, "low": low, "high": high, "mechanism": mechanism}
-        rules |= {"period": self.period, "rotation": self.rotation}
+        rules |= {"period": self.period, "rotation": self.rotation, "seed_from": self.seed_from}
         return Task.parse({**described, **rules, "keys": with_bits(keys, mechanism)})
 
 

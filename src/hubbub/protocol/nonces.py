@@ -1,9 +1,11 @@
-"""Seeds that follow from what the collector hands out, so that no sender can choose them.
+"""Seeds that follow from what the collector hands out, so that no sender can look for better ones.
 
 A forger who chooses the public seed of a report tries all of them until several of his keys share a bucket. In a task
 with `seed_from = "server"` a device asks the collector for a *nonce* first. The seeds of its reports are a public hash
 of the nonce and of their number; the collector computes them again, and refuses all others. The nonce is the id of the
-batch: it serves for one batch, and a batch that is sent again counts once, as ever.
+batch: it serves for one batch, and a batch that is sent again counts once, as ever. Where a device chooses among
+several seeds by its record (`seeds_per_report`), any of them is taken, so a forger has the best of these: tasks have
+one seed unless they ask for more.
 
 Privacy. Randomizers keep epsilon for every seed: it is there before the record is looked at, and given the seed, the
 probability of any report changes by at most a factor of exp(epsilon) if the record is replaced by any other. So whoever

@@ -23,12 +23,13 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
     field_serializer,
     field_validator,
     model_validator,
 )
 
-from hubbub.mechanisms.registry import make_mechanism
+from hubbub.mechanisms.registry import make_mechanism, mechanisms
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.keys import Keys
 from hubbub.model.mechanism import Mechanism, mechanism_code
@@ -130,11 +131,15 @@ class Task(BaseModel):
 
     @field_validator("mechanism", mode="before")
     @classmethod
-    def _known_mechanism(cls, data: Any) -> Any:
+    def _known_mechanism(cls, data: Any, info: ValidationInfo) -> Any:
+        """Left out, `seeds` is 1 where seeds come from the server: of several, forgers would take the best."""
         if isinstance(data, Mechanism):
             return data
         if not isinstance(data, dict) or "name" not in data:
             raise ValueError("a table with the mechanism's name and parameters is needed")
+        if info.data.get("seed_from") == "server":
+            kind = mechanisms().get(str(data["name"]))
+            data = {"seeds": 1, **data} if kind and "seeds" in kind.model_fields else data
         return make_mechanism(**data)
 
     @field_serializer("mechanism")

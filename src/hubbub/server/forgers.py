@@ -93,7 +93,9 @@ def _several_words(task: Task, quantity: Quantity) -> str:
     if several < 2:
         return ""
     if task.seed_from == "server":
-        return " Seeds of reports come from the collector: forgers have those that they are handed, and no others."
+        each = task.mechanism.seeds_per_report
+        best = "" if each == 1 else f", and of the {each} for each report they take the best"
+        return f" Seeds of reports come from the collector: forgers have what they are handed, and no others{best}."
     return f" Forgers choose the seeds of reports, so each can do that to {several:,.0f} keys of their choice at once."
 
 

@@ -110,7 +110,7 @@ def answer(task: Task, state: State, question: Question) -> Answer:
         others = [found]
         for left in without(task, moments, reports, question.forgers):
             others.append(_judged(task, left, base, question.width, wanted))
-        found = _joined(others)
+        found = _joined(task, others)
         floor += largest_lift(task, base, question.forgers, reports - question.forgers, side == "below")
     value, error, low, high = found.value, found.error, found.low, found.high
     significance = towards(found.distance, side)
@@ -182,14 +182,20 @@ def _as_selected(task: Task, moments: Moments, found: _Judged, question: Questio
     return replace(found, low=np.minimum(low, found.value), high=np.maximum(high, found.value))
 
 
-def _joined(parts: list[_Judged]) -> _Judged:
-    """The first one's values, with limits and distances that hold whichever of them is true."""
+def _joined(task: Task, parts: list[_Judged]) -> _Judged:
+    """The first one's values, with limits and distances that hold whichever of them is true.
+
+    What is unknown in one of them (a conditional mean) is unknown, with the value and error of whatever is so.
+    """
+    unknown = np.logical_or.reduce([part.unknown for part in parts])
     return replace(
         parts[0],
+        value=np.where(unknown, (task.low + task.high) / 2, parts[0].value),
+        error=np.where(unknown, np.inf, parts[0].error),
         low=np.minimum.reduce([part.low for part in parts]),
         high=np.maximum.reduce([part.high for part in parts]),
         distance=least_away(np.stack([part.distance for part in parts])),
-        unknown=np.logical_or.reduce([part.unknown for part in parts]),
+        unknown=unknown,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hubbub.mechanisms.shared.hashed import Hashed
+from hubbub.mechanisms.sketch_response import SketchResponse
 from hubbub.model.hashing import bucket_bits, seed_rows
 from hubbub.model.keys import Keys
 from hubbub.model.telltale import sharing
@@ -39,6 +40,12 @@ def seed_findings(task: Task, kept: UInt64s) -> list[Finding]:
     seeds = telltales_of(task)[0]
     excess = seeds.cells * float(seeds.most)  # by which factor a record makes a seed likelier, at most
     found = [_shared(task, mechanism, kept, excess)] if mechanism.buckets > 1 else []
+    if (
+        isinstance(mechanism, SketchResponse)
+        and mechanism.names_evenly
+        and keys.cohorts == 1 < mechanism.buckets
+    ):
+        found.append(_named(mechanism, keys, kept))
     return [*found, _signed(task, kept, excess)] if any(vote.signed for vote in mechanism.no_votes) else found
 
 
@@ -59,6 +66,20 @@ def _shared(task: Task, mechanism: Hashed, kept: UInt64s, excess: float) -> Find
         together = shared_buckets(mechanism, keys, _rows(task, seeds))
     words = f"two keys share a bucket in {together.max():,} of {len(seeds):,} reports"
     return Finding("shared_buckets", words, outlier(together, len(seeds), 0.0, share))
+
+
+def _named(mechanism: Hashed, keys: Keys, kept: UInt64s) -> Finding:
+    """Codes whose bucket is named, whichever code: where no record changes which bucket is, once in `buckets` times.
+
+    Given its seed, such a report names each bucket with the same probability, so the count of each code is binomial.
+    """
+    kept = kept[: max(_MOST_NUMBERS // mechanism.buckets, 1)]
+    rows = seed_rows(keys, np.ascontiguousarray(kept[:, 0]), bucket_bits(mechanism.buckets))[:, 1:]
+    named = shared_buckets(mechanism, keys, rows.astype(np.int64), bucket=kept[:, 1].astype(np.int64))
+    words = f"a key's bucket is named in {named.max():,} of {len(kept):,} reports"
+    return Finding(
+        "named_keys", words, outlier(named, len(kept), 1 / mechanism.buckets, 1 / mechanism.buckets)
+    )
 
 
 def _counted(mechanism: Hashed) -> bool:
@@ -136,14 +157,23 @@ def _share_of_seeds(task: Task) -> Any:
 _sharing = Remembered(_share_of_seeds)
 
 
-def shared_buckets(mechanism: Hashed, keys: Keys, rows: Int64s, counts: Int64s | None = None) -> Int64s:
+def shared_buckets(
+    mechanism: Hashed, keys: Keys, rows: Int64s, counts: Int64s | None = None, bucket: Int64s | None = None
+) -> Int64s:
     """For every x but 0: under how many seeds two codes that differ by x share a bucket (family walsh).
 
-    `rows` are those of the seeds; with `counts`, a seed counts so often.
+    `rows` are those of the seeds; with `counts`, a seed counts so often. With `bucket`, one for each seed: under how
+    many the code x is in it.
 
     Hashing is linear: they do where x itself has bucket 0. So these are the sums of one vote for bucket 0 per seed.
     """
     totals = np.zeros(1 << keys.bits, dtype=np.int64)
     zeros = np.zeros(len(rows), dtype=np.int64)
-    scatter(totals, zeros, rows, zeros, (zeros + 1 if counts is None else counts)[:, None])
+    scatter(
+        totals,
+        zeros,
+        rows,
+        zeros if bucket is None else bucket,
+        (zeros + 1 if counts is None else counts)[:, None],
+    )
     return transform(totals)[1:] // mechanism.buckets

@@ -7,7 +7,8 @@ Three attacks, from the bluntest to the strongest:
 - maximal: the report that moves the estimates of the target keys most. Where a report has a public seed, a forger looks
   for seeds under which one report speaks for as many of the targets as possible (Cao, Jia and Gong's maximal gain
   attack), and sends only these. What a report says of other keys is what an empty record would have said. Where seeds
-  come from the collector (`seed_from = "server"`), he takes those that he gets.
+  come from the collector (`seed_from = "server"`), he takes the best of those that he gets for each report: as many as
+  an honest device chooses among.
 """
 
 from __future__ import annotations
@@ -109,21 +110,32 @@ def _honest(task: Task, entries: Entries, seed: int) -> Bytes:
 
 
 def _maximal(task: Task, ids: UInt64s, count: int, seed: int, weights: Floats) -> Bytes:
-    """The loudest reports of the best seeds that were tried, as different ones as there are."""
+    """The loudest reports of the best seeds that were tried, as different ones as there are.
+
+    Of seeds that are given, the i-th report takes the best of the i-th group, as the collector checks.
+    """
     mechanism, layout = task.mechanism, task.mechanism.layout
-    spread = 1 if task.seed_from == "server" else layout.fields[0].limit
-    tried = count
-    if spread > 1:
+    given, spread = task.seed_from == "server", layout.fields[0].limit
+    tried = count * mechanism.seeds_per_report if given else count
+    if spread > 1 and not given:
         room = _MOST_NUMBERS // (len(ids) * getattr(mechanism, "buckets", 1) * len(layout.fields))
         tried = max(count, min(_TRIED, spread, room))
     nobody = Entries(ids[:0], np.zeros(0, dtype=np.int64), np.zeros(tried + 1, dtype=np.int64))
     quiet = layout.unpack(_honest(task, nobody, seed))
-    if 1 < spread == tried:
+    if given:
+        quiet[:, 0] = SimulatedSeeds(seed + 1).draw(layout.fields[0].bits, tried)
+    elif 1 < spread == tried:
         quiet[:, 0] = np.arange(spread, dtype=np.uint64)
     loud = mechanism.louder(task.keys, quiet, ids, weights)
-    if spread > 1:
-        loud = loud[_best(np.nansum(_gains(task, loud, ids, weights), axis=0), count, seed)]
-    return layout.pack(loud)
+    if spread == 1:
+        return layout.pack(loud)
+    gains = _gains(task, loud, ids, weights).sum(axis=0)
+    if given:  # the seeds of a report are next to each other
+        groups = np.arange(tried).reshape(count, mechanism.seeds_per_report)
+        best = groups[np.arange(count), gains[groups].argmax(axis=1)]
+    else:
+        best = _best(gains, count, seed)
+    return layout.pack(loud[best])
 
 
 def _gains(task: Task, reports: UInt64s, ids: UInt64s, weights: Floats) -> Floats:

@@ -383,10 +383,10 @@ class Hashed(Mechanism):
 
     def keys_at_once(self, quantity: Quantity, keys: Keys) -> float:
         way = direction_of(self, quantity, 0.0, 1.0)
-        return max(each.at_once for each in several_keys.landings(self, keys, way, chosen=True))
+        return several_keys.most_at_once(several_keys.landings(self, keys, way, chosen=True))
 
     def loudest_together(self, keys: Keys, way: Floats, count: int, chosen: bool) -> float:
-        return max(each.best(count) for each in several_keys.landings(self, keys, way, chosen))
+        return several_keys.best_together(several_keys.landings(self, keys, way, chosen), count)
 
     def best_fields(self, wanted: Floats, fields: Int64s) -> Int64s:
         """Fields after the seed with the largest sum of wanted [n, channels, buckets] times votes."""

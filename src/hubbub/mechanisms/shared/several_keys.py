@@ -12,13 +12,15 @@ chosen, the best report does no more. All r get the most if N P(all do) is 1 or 
 
 In the family walsh hashing is linear: if the a rows of a seed have rank q < a, keys are in 2^q of the buckets only, and
 in rank 0 all keys are in one. Of all seeds about 2^-((a - q)(k - q)) are so, for codes of k bits: few, but where there
-are hardly any keys there are some, and a forger finds them.
+are hardly any keys there are some, and a forger finds them. So there are several laws, each of so many reports, and N P
+is a sum over them. Who is given g seeds for a report has g instead of all: of a rank that one seed in a thousand has,
+g / 1000 are expected.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Seeds of at most so many bits are looked at one by one.
 _MOST_SEED_BITS = 20
+#: Keys of which the law of their sum is worked out; and what is a rounding error.
+_COUNTED, _ROUNDING = 512, 1e-9
 
 
 @dataclass(frozen=True)
@@ -46,22 +50,61 @@ class Landing:
     chances: tuple[float, ...]
     bits: float
 
+    def log_mean_exp(self, tilts: Floats) -> Floats:
+        """log E[exp(t gain)] of one key, for each t."""
+        terms = np.log(np.array(self.chances)) + tilts[:, None] * np.array(self.values)
+        return np.asarray(np.logaddexp.reduce(terms, axis=1))
+
     @property
     def at_once(self) -> float:
         """Keys that all get the most from the best report."""
         if self.chances[0] >= 1:
-            return math.inf
-        return math.floor(self.bits * math.log(2) / -math.log(self.chances[0]) + 1e-9)
+            return math.inf if self.bits >= -_ROUNDING else 0.0
+        return math.floor(self.bits * math.log(2) / -math.log(self.chances[0]) + _ROUNDING)
 
-    def best(self, count: int) -> float:
-        """What `count` keys get from the best report together."""
-        values, chances = _three(self.values, self.chances)
-        sums, logs = _law_of_sum(values, chances, count)
-        order = np.argsort(-sums)
-        sums = sums[order]
-        reached = np.logaddexp.accumulate(logs[order]) + self.bits * math.log(2)
-        steps = np.append(sums[:-1] - sums[1:], 0.0)
-        return float(sums[-1] + (steps * np.exp(np.minimum(reached, 0.0))).sum())
+
+def most_at_once(landings: Sequence[Landing]) -> float:
+    """Keys that all get the most that a key can get."""
+    most = max(each.values[0] for each in landings)
+    return max(each.at_once for each in landings if each.values[0] >= most - _ROUNDING * abs(most))
+
+
+def best_together(landings: Sequence[Landing], count: int) -> float:
+    """What `count` keys get from the best report together, on average over the choices of keys."""
+    return _of_many(lambda part: _best_counted(landings, part), landings, count)
+
+
+def _of_many(best: Callable[[int], float], landings: Sequence[Landing], count: int) -> float:
+    """`best(count)`, or of more keys than it can be worked out for the lower of two bounds, which hold for any number.
+
+    They get no more than if each _COUNTED of them had a best report of their own. And for every t > 0, a largest is at
+    most a sum (Jensen): E[best] <= log(sum over laws of N E[exp(t gain)]^count) / t, where laws of which a report is
+    hardly ever there may be left out of the sum, if it is added how often one is, times the most that it could gain.
+    """
+    part = min(count, _COUNTED)
+    bound = best(part) * count / part
+    if part == count:
+        return bound
+    often = sorted(landings, key=lambda each: -each.bits)
+    all_values = np.concatenate([each.values for each in landings])
+    tilts = np.geomspace(1e-4, 20, 200)[:, None] / np.abs(all_values).max()
+    logs = np.stack(
+        [each.bits * math.log(2) + count * each.log_mean_exp(tilts[:, 0]) for each in often], axis=1
+    )
+    there = np.array([min(1.0, 2.0**each.bits) for each in often])
+    left_out = (there.sum() - np.cumsum(there)) * count * np.ptp(all_values)
+    return min(bound, float((np.logaddexp.accumulate(logs, axis=1) / tilts + left_out).min()))
+
+
+def _best_counted(landings: Sequence[Landing], count: int) -> float:
+    """From the law of the sum."""
+    laws = [_law_of_sum(*_three(each.values, each.chances), count) for each in landings]
+    sums = np.concatenate([law[0] for law in laws])
+    logs = [law[1] + each.bits * math.log(2) for law, each in zip(laws, landings, strict=True)]
+    order = np.argsort(-sums)
+    sums, reached = sums[order], np.logaddexp.accumulate(np.concatenate(logs)[order])
+    steps = np.append(sums[:-1] - sums[1:], 0.0)
+    return float(sums[-1] + (steps * np.exp(np.minimum(reached, 0.0))).sum())
 
 
 def _three(values: tuple[float, ...], chances: tuple[float, ...]) -> tuple[Floats, Floats]:
@@ -88,20 +131,26 @@ def _law_of_sum(values: Floats, chances: Floats, count: int) -> tuple[Floats, Fl
     return worth @ drawn, factorial[count] - factorial[drawn].sum(axis=0) + terms.sum(axis=0)
 
 
-def landings(mechanism: Hashed, keys: Keys, way: Floats, chosen: bool) -> Iterator[Landing]:
-    """Of a key in reports that say most in a direction [2] of frequency and mean; one for each rank of a seed's rows.
+def landings(mechanism: Hashed, keys: Keys, way: Floats, chosen: bool) -> list[Landing]:
+    """Of a key in reports that say most in a direction [2] of frequency and mean, for each rank of a seed's rows.
 
-    `chosen`: whether the forger has all seeds to choose from, or one that he was given.
+    `chosen`: whether the forger has all seeds to choose from, or those that he was given for a report: as many as
+    honest devices choose among.
     """
-    buckets, bits = mechanism.buckets, mechanism.seed_bits + math.log2(keys.asked_share)
+    buckets, found = mechanism.buckets, list[Landing]()
     signed = any(votes.signed for votes in mechanism.no_votes)
+    # As many different seeds as there are different rows.
+    rows = keys.bits * (bucket_bits(buckets) + signed) if mechanism.family == "walsh" else math.inf
+    seeds = min(mechanism.seed_bits + math.log2(keys.asked_share), rows)
+    if not chosen:
+        seeds = math.log2(mechanism.seeds_per_report)
     for rank, share in _ranks(mechanism, keys):
-        # As many different seeds as there are different rows.
-        rows = keys.bits * (bucket_bits(buckets) + signed) if mechanism.family == "walsh" else math.inf
-        seeds = min(bits, rows) + share if chosen else 0.0
-        if seeds >= -1e-9 and (chosen or rank == buckets):
-            law = _landing(mechanism, tuple(way), rank)
-            yield Landing(law.values, law.chances, seeds + law.bits)
+        law = _landing(mechanism, tuple(way), rank)
+        found.append(Landing(law.values, law.chances, seeds + share + law.bits))
+        if rank < buckets:  # a report that names a bucket where no key is
+            elsewhere = float(way @ np.nan_to_num(vote_worth(mechanism)[0]))
+            found.append(Landing((elsewhere,), (1.0,), seeds + share))
+    return found
 
 
 def most_heard(mechanism: Hashed, keys: Keys) -> int:
@@ -199,8 +248,15 @@ def best_aligned(bits: float, buckets: int, count: int) -> float:
 
     If every bucket follows the majority of its keys, that is A = sum |D_j|, D_j the sum of signs in bucket j, and for
     every t > 0 the best of S seeds has E[best] <= (log S + log E[exp(t A)]) / t (Jensen, and a sum for the largest).
-    The law of A is that of independent buckets with Poisson numbers of keys, given that there are `count` in all.
+    The law of A is that of independent buckets with Poisson numbers of keys, given that there are `count` in all. Of
+    many keys: A is the most of 2^buckets sums of signs, one for each choice of a side in every bucket.
     """
+    sides = Landing((1.0, -1.0), (0.5, 0.5), bits + buckets)
+    return _of_many(lambda part: _best_aligned(bits, buckets, part), [sides], count)
+
+
+def _best_aligned(bits: float, buckets: int, count: int) -> float:
+    """The same, from the law."""
     if count <= aligned_at_once(bits, buckets):
         return float(count)
     usual = count / buckets
@@ -213,7 +269,7 @@ def best_aligned(bits: float, buckets: int, count: int) -> float:
         alike = _majorities(count, t)
         mean = _power(poisson * alike, buckets, count)[count]
         if mean > 0:
-            best = min(best, count + (bits * math.log(2) + math.log(mean) - whole) / t)
+            best = min(best, count + (bits * math.log(2) + math.log(mean) - float(whole)) / t)
     return best
 
 
