@@ -18,10 +18,10 @@ from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell, visible
 from hubbub.server.columns import ABOUT_COLUMNS, ABOUT_TYPES, csv_bytes, parquet_bytes, table_kind
-from hubbub.server.findings import Findings
+from hubbub.server.findings import Findings, attainable
 from hubbub.server.forgers import forgers_note, how_many
 from hubbub.server.notes import cut_notes, remarks, truncation_notes
-from hubbub.server.quantities import Question, answer
+from hubbub.server.quantities import Question, answer, base_of
 from hubbub.server.truncation import Truncation, corrected, corrected_words, truncation_in_reports
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def estimate(
     )
     if correct and counted is not None and quantity != "conditional":
         columns = corrected(columns, counted, question.width)
-        floor /= 1 - counted.lost
+        floor = attainable(floor / (1 - counted.lost), task, base_of(task, quantity))
         notes.append(corrected_words(counted))
     truncation = truncation or counted
     notes += truncation_notes(task, truncation)

@@ -118,6 +118,16 @@ def largest_value(task: Task) -> float:
     return max(abs(task.scale.low), abs(task.scale.high))
 
 
+def most_of(task: Task, base: Quantity) -> float:
+    """The most that a key can have of a quantity, other than a sum."""
+    return 1.0 if base in ("frequency", "conditional") else largest_value(task)
+
+
+def attainable(floor: float, task: Task, base: Quantity) -> float:
+    """A floor, infinite where it is more than a key that everybody has can have."""
+    return floor if floor <= most_of(task, base) else math.inf
+
+
 def floor_for(task: Task, quantity: Quantity, reports: int, width: float) -> float:
     """The smallest value whose own error bar, `width` standard errors long, does not reach 0 (normal estimates).
 
