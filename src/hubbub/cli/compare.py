@@ -110,7 +110,7 @@ def command(
 def _side(path: Path, choice: Choice) -> tuple[Task, State]:
     """What is looked at of a state file."""
     from hubbub.protocol.files import open_states
-    from hubbub.server.breakdown import chosen_strata, sum_of
+    from hubbub.server.portions import chosen_strata, sum_of
 
     task, states = open_states(path)
     return task, sum_of(task, states, chosen_strata(task, states, choice))

@@ -78,9 +78,10 @@ def command(
     from hubbub.cli._show import show_estimate, show_warnings, shown
     from hubbub.plan.advice import advised
     from hubbub.protocol.files import open_states
-    from hubbub.server.breakdown import chosen_strata, estimate_by, reports_in, sum_of
+    from hubbub.server.breakdown import estimate_by
     from hubbub.server.estimates import estimate
     from hubbub.server.forgers import how_many
+    from hubbub.server.portions import chosen_strata, reports_in, sum_of
     from hubbub.tables.counts import read_vocabulary
 
     task, states = open_states(state)

@@ -27,16 +27,25 @@ from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.markup import Markup, paragraph, whole
 from hubbub.primitives.text import cell, visible
-from hubbub.protocol.files import counts_in
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
 from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
 from hubbub.server.comparison import Comparison, compare
 from hubbub.server.estimates import MEANINGS, Estimate, estimate
 from hubbub.server.findings import Findings
-from hubbub.server.fold import merge_into
 from hubbub.server.forgers import how_many
-from hubbub.server.portions import NOT_TOLD, PERIOD, Choice, by, withheld
+from hubbub.server.portions import (
+    NOT_TOLD,
+    PERIOD,
+    Choice,
+    by,
+    chosen_strata,
+    counts_of,
+    heard_in,
+    reports_in,
+    sum_of,
+    withheld,
+)
 from hubbub.server.truncation import Truncation
 
 #: What is said wherever labels tell people apart.
@@ -266,8 +275,8 @@ def estimate_by(
             "made or added up."
         )
     forged = how_many(forgers, reports_in(states))
-    hidden = withheld(_counts(groups, states), task.minimum_reports)
-    drowned = [group for group, strata in groups.items() if 0 < _heard(task, states, strata) <= forged]
+    hidden = withheld(counts_of(groups, states), task.minimum_reports)
+    drowned = [group for group, strata in groups.items() if 0 < heard_in(task, states, strata) <= forged]
     hidden = dict.fromkeys(drowned, f"all of its reports may be among the {forged:,} forged ones") | hidden
     shown = {group: strata for group, strata in groups.items() if group not in hidden}
     if drowned and not shown:
@@ -337,56 +346,6 @@ def compare_groups(
         one = compare(first, second, *options, sides=(titles[0], title), pairs=len(values) - 1)
         found.append(replace(one, notes=(*one.notes, note), by=name, group=base.words()))
     return found
-
-
-def chosen_strata(task: Task, states: Mapping[Stratum, State], choice: Choice) -> list[Stratum]:
-    """The strata of a choice, unless they must not be shown apart from the others (`minimum_reports`).
-
-    Labels are looked at first, then periods among those with the labels. In both steps what is chosen must have all
-    groups that would be withheld beside the others, or none of them.
-    """
-    found = choice.of(task, states)
-    labels = Choice(choice.where).of(task, states)
-    if choice.where:
-        _check_shown(by(task, states, sorted(choice.where)), labels, states, task.minimum_reports)
-    if (choice.first, choice.last) != (None, None):
-        _check_shown(by(task, labels, [PERIOD]), found, states, task.minimum_reports)
-    return found
-
-
-def _check_shown(
-    groups: Mapping[str, list[Stratum]],
-    chosen: Iterable[Stratum],
-    states: Mapping[Stratum, State],
-    least: int,
-) -> None:
-    hidden = withheld(_counts(groups, states), least)
-    wanted = set(chosen)
-    touched = [group for group in hidden if wanted & set(groups[group])]
-    if touched and len(touched) < len(hidden):
-        raise Refused(f"{touched[0]} is not shown: {hidden[touched[0]]}.")
-
-
-def sum_of(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> State:
-    """The state of some strata together."""
-    total = task.mechanism.empty(task.keys)
-    for stratum in strata:
-        merge_into(total, states[stratum])
-    return total
-
-
-def reports_in(states: Mapping[Stratum, State]) -> int:
-    """All of them: what a share of forgers is a share of, whichever strata these have chosen."""
-    return sum(state.count for state in states.values())
-
-
-def _heard(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> int:
-    return sum(task.mechanism.heard(states[stratum], task.keys) for stratum in strata)
-
-
-def _counts(groups: Mapping[str, list[Stratum]], states: Mapping[Stratum, State]) -> dict[str, int]:
-    counts = counts_in(states)
-    return {group: sum(counts[stratum] for stratum in strata) for group, strata in groups.items()}
 
 
 def _place(found: Estimate, key: str | int) -> int:
