@@ -103,7 +103,12 @@ def command(
         if output is not None:
             groups.save(output)
         data = {**groups.plain(top), "file": str(output) if output else None}
-        say(as_json, data, lambda: show_groups(groups, top))
+
+        def show_by() -> None:
+            show_warnings(groups)
+            show_groups(groups, top)
+
+        say(as_json, data, show_by)
         return
     total = sum_of(task, states, chosen_strata(task, states, choice))
     # Forgers choose labels and periods: all of them may be in what is asked about.

@@ -12,6 +12,7 @@ import numpy as np
 from hubbub.model.count_laws import Spread
 from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
+from hubbub.primitives.errors import Refused
 from hubbub.server.cases import Range
 from hubbub.server.findings import attainable, floor_for, most_of, side_of, strength, towards, width_for
 from hubbub.server.forgers import largest_lift, least_away, without
@@ -80,6 +81,19 @@ class _Judged:
     high: Floats
     distance: Floats
     unknown: Bools
+
+
+def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
+    """What is asked for, or the main thing; what the mechanism cannot estimate is refused."""
+    quantity = asked or task.mechanism.quantities[0]
+    if quantity not in (*task.mechanism.quantities, "sum"):
+        offered = ", ".join(task.mechanism.quantities)
+        raise Refused(
+            f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
+        )
+    if quantity == "sum" and task.messages:
+        raise Refused("Sums need the number of people, which a random number of messages each does not tell.")
+    return quantity
 
 
 def base_of(task: Task, quantity: Quantity) -> Quantity:
