@@ -121,9 +121,12 @@ def _show(found: Comparison, top: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from hubbub.cli._show import show_warnings
     from hubbub.server.estimates import MEANINGS
 
-    tell(found.words())
+    show_warnings(found)
+    if found.count:
+        tell(found.words())
     best = found.worth_showing(top)
     if len(best):
         together = "; intervals hold for all keys together" if found.simultaneous else ""
