@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import random
 import string
 from pathlib import Path
@@ -9,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import refuse, run_cli, succeed, write_csv
+from helpers import prose, refuse, run_cli, succeed, write_csv
+from hubbub.calls.discovered import run_discovery
 from hubbub.cli._spelling import symbols_of
 from hubbub.model.record import GRID, Entries
 from hubbub.plan.proposal import Wish
@@ -76,6 +79,48 @@ def test_plan_run_rehearse_and_a_next_round(typed: Path, tmp_path: Path) -> None
     assert [(row["key"], row["cut"]) for row in found] == [("weather", False)]
     ahead = ("discover", tmp_path / "2.state", "--false-finds", 1e-6, "--next", following)
     assert "nothing to ask for" in refuse(*ahead)
+
+
+def test_entries_that_were_dropped_are_said_first_everywhere(tmp_path: Path) -> None:
+    """7 of 8 words of everybody are dropped: in text, JSON, CSV and Python, also in a rehearsal."""
+    words = ("news", "maps", "mail", "song", "talk", "chat", "shop", "bank")
+    table = write_csv(
+        tmp_path / "long.csv", [("user", "word"), *((i, word) for i in range(4000) for word in words)]
+    )
+    asked = (table, *COLUMNS, "--epsilon", 6, "--max-entries", 1, *ALPHABET)
+    text = prose("run", *asked)
+    first = text.partition(" task ")[0]
+    assert first.startswith("88% of all entries were dropped, because records count with at most 1: ")
+    assert "not known here" not in text
+    said = succeed("run", *asked, "-o", tmp_path / "o.csv")
+    assert next(iter(said)) == "warnings"
+    assert said["warnings"] == [first]
+    assert said["truncation"]["dropped"] == 0.875
+    rows = list(csv.DictReader((tmp_path / "o.csv").read_text().splitlines()))
+    assert {row["key"] for row in rows} >= set(words)
+    assert rows[0]["note"].startswith(first)
+    assert ({row["dropped"] for row in rows}, rows[0]["epsilon"]) == ({"0.875"}, "6.0")
+    succeed("run", *asked, "-o", tmp_path / "o.json")
+    assert json.loads((tmp_path / "o.json").read_text())["warnings"] == [first]
+    found, _ = run_discovery(table, ("user", "word", None), Wish(6.0, 1), Spelling(4, string.ascii_lowercase))
+    assert str(found).startswith(first)
+    succeed("plan", *ALPHABET, "--users", 4000, "--epsilon", 6, "--max-entries", 1, "-o", tmp_path / "t.toml")
+    rehearsal = prose("simulate", tmp_path / "t.toml", "--like", table, *COLUMNS, "--discover")
+    assert rehearsal.startswith(first)
+
+
+def test_where_nothing_is_found_that_comes_first(tmp_path: Path) -> None:
+    """Everybody has a word of their own; false finds are as rare as one in a million."""
+    words = [a + b + c for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh"]
+    table = write_csv(tmp_path / "own.csv", [("user", "word"), *enumerate(words)])
+    asked = (table, *COLUMNS, "--epsilon", 1, "--max-entries", 1, *ALPHABET, "--false-finds", 1e-6)
+    text = prose("run", *asked)
+    assert text.startswith("No key was found: none of ")
+    assert text.count("No key was found") == 1
+    assert text.index("No key was found") < text.index(" task ")
+    said = succeed("run", *asked)
+    assert (next(iter(said)), said["total"]) == ("warnings", 0)
+    assert [warning.partition(":")[0] for warning in said["warnings"]] == ["No key was found"]
 
 
 def test_what_does_not_fit_together_is_refused(typed: Path) -> None:

@@ -391,6 +391,47 @@ def test_run_by_a_column(table: Path, tmp_path: Path) -> None:
     assert found["fr"].group == "fr"
 
 
+def test_a_run_of_groups_where_nothing_can_be_learned_says_so_first(tmp_path: Path) -> None:
+    """Everybody has a key of their own: no row of noise, and the groups' warnings before all else, also of a state."""
+    table = write_csv(
+        tmp_path / "t.csv",
+        [("user", "page", "country"), *((i, f"k{i % 15}", ("de", "fr")[i % 2]) for i in range(60))],
+    )
+    asked = ("run", table, *USER, "--key", "page", "--epsilon", 0.1, "--max-entries", 1, "--by", "country")
+    text = prose(*asked)
+    assert text.startswith("de: Nothing stands out: none of 15 keys can")
+    assert text.index("fr: Nothing stands out") < text.index(" task ")
+    assert text.count("Nothing stands out") == 2
+    assert "in the noise" not in text
+    assert "de: 30 reports." in text
+    assert "fr: 30 reports." in text
+    said = succeed(*asked)
+    assert next(iter(said)) == "warnings"
+    assert [words.partition(":")[0] for words in said["warnings"]] == ["de", "fr"]
+    task = tmp_path / "t.toml"
+    (tmp_path / "names.txt").write_text("\n".join(f"k{i}" for i in range(15)))
+    made = ("--vocabulary", tmp_path / "names.txt", "--epsilon", 0.1, "--max-entries", 1)
+    succeed("task", "new", "--name", "t", *made, "--labels", "country=de,fr", "-o", task)
+    succeed("privatize", table, task, *USER, "--key", "page", "-o", tmp_path / "t.reports")
+    succeed("aggregate", tmp_path / "t.reports", "-o", tmp_path / "t.state")
+    text = prose("estimate", tmp_path / "t.state", "--by", "country")
+    assert text.startswith("de: Nothing stands out: none of 15 keys can")
+    assert "in the noise" not in text
+    assert "in the noise" in prose("estimate", tmp_path / "t.state", "k1", "--by", "country")
+
+
+def test_a_run_of_groups_that_drops_three_quarters_warns_first(tmp_path: Path) -> None:
+    people = [(i, f"k{j}", ("de", "fr")[i % 2]) for i in range(400) for j in range(8)]
+    table = write_csv(tmp_path / "t.csv", [("user", "page", "country"), *people])
+    asked = ("run", table, *USER, "--key", "page", "--epsilon", 4, "--max-entries", 2, "--by", "country")
+    text = prose(*asked)
+    assert text.index("de: 75% of all entries") < text.index("fr: 75% of all entries") < text.index("task ")
+    said = succeed(*asked, "-o", tmp_path / "e.parquet")
+    assert sum("75% of all entries were dropped" in words for words in said["warnings"]) == 2
+    metadata = json.loads(pq.read_table(tmp_path / "e.parquet").schema.metadata[b"hubbub"])
+    assert sum("75% of all entries were dropped" in words for words in metadata["warnings"]) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

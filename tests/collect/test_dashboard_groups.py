@@ -475,6 +475,32 @@ def test_two_groups_side_by_side(board: Board, page: Page) -> None:
     assert keys_in(page, "compared")[0] == f"page {RISEN}"
 
 
+def test_what_was_dropped_is_said_before_differences(tmp_path: Path) -> None:
+    """Everybody has 12 pages of which 2 count: of two groups and of two weeks, of each side by its name."""
+    keys = {"kind": "closed", "vocabulary": CROWD.keys.vocabulary, "salt": SALT, "count_lengths": True}
+    task = weekly("Long records", labels=LABELS, keys=keys)
+    records = Entries(
+        np.tile(np.arange(12, dtype=np.uint64), 2000),
+        np.full(24_000, 1 << 30, dtype=np.int64),
+        np.arange(0, 24_001, 12, dtype=np.int64),
+    )
+    with collecting(f"sqlite:///{tmp_path / 'store.db'}", task) as collector:
+        for seed, (country, ago) in enumerate((country, ago) for country in ("de", "fr") for ago in (1, 0)):
+            made = privatize(task, records, InsecureCoins(seed), SimulatedSeeds(seed))[0].tobytes()
+            put(collector, task, Stratum((country, "1"), week(ago)), made)
+        page = Board(collector).page(task, "?by=country&first=de&second=fr").body.decode()
+    parts = {
+        name: page.partition(f'<section id="{name}"')[2].partition("</section>")[0]
+        for name in ("compared", "moved")
+    }
+    for name, sides in (("compared", ("de", "fr")), ("moved", (week(1), week(0)))):
+        said = parts[name]
+        places = [said.index("first-words"), *(said.index(f'reading">{side}: ') for side in sides)]
+        assert places == sorted(places)
+        assert "How long is not known: at least" in said
+        assert places[-1] < said.find("<table") or "<table" not in said
+
+
 def test_a_group_is_not_compared_with_itself(board: Board) -> None:
     with refused("two different groups"):
         compared(board.collector.service, CROWD, "country", ("de", "de"), Choice())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from hubbub.server.estimates import estimate
 from hubbub.server.findings import width_for
 from hubbub.server.fold import aggregate
 from hubbub.server.portions import Choice
+from hubbub.server.truncation import Truncation
 from hubbub.simulation.forgery import forge
 from hubbub.simulation.rehearsal import repeated_states, simulate, true_values
 
@@ -354,6 +356,103 @@ def test_one_key_can_be_drawn_over_all_groups(three: dict[Stratum, State]) -> No
     axes = estimate_by(labelled(), three, "country").plot(0)
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["de", "fr", "us"]
     assert axes.get_title(loc="left").startswith("0: share of users")
+
+
+# Warnings
+
+
+def lost(dropped: float) -> Truncation:
+    """So much of all entries, of a table."""
+    return Truncation(4, "table", 1.0, 0.0, dropped, 0.0, dropped, 1 / (1 - dropped), dropped_most=dropped)
+
+
+def with_losses(states: dict[Stratum, State], dropped: dict[str, float]) -> Breakdown:
+    def truncation(strata: list[Stratum]) -> Truncation:
+        return lost(dropped[strata[0].labels[0]])
+
+    return estimate_by(labelled(), states, "country", truncation=truncation)
+
+
+def noise(people: int = 40) -> dict[Stratum, State]:
+    """Three groups in which nobody has any key."""
+    return {
+        Stratum((country,)): simulate(labelled(), crowd(np.zeros(KEYS), people, 1), seed=place).state
+        for place, country in enumerate(COUNTRIES)
+    }
+
+
+def test_warnings_of_every_group_are_in_every_form(three: dict[Stratum, State], tmp_path: Path) -> None:
+    """What was dropped, with the name of the group: in Python, frames, Arrow, JSON and the metadata of Parquet."""
+    found = with_losses(three, {"de": 0.75, "fr": 0.01, "us": 0.8})
+    assert [warning[:35] for warning in found.warnings] == [
+        "de: 75% of all entries were dropped",
+        "us: 80% of all entries were dropped",
+    ]
+    written = pq.read_table(saved(found, tmp_path / "f.parquet")).schema.metadata[b"hubbub"]
+    forms = [
+        found.to_pandas().attrs["hubbub"],
+        json.loads(found.to_arrow().schema.metadata[b"hubbub"]),
+        json.loads(written),
+        json.loads(saved(found, tmp_path / "f.json").read_text()),
+    ]
+    for said in forms:
+        assert said["warnings"] == list(found.warnings)
+        assert [group["country"] for group in said["groups"]] == list(COUNTRIES)
+        assert [len(group["warnings"]) for group in said["groups"]] == [1, 0, 1]
+        assert said["groups"][0]["truncation"]["dropped"] == 0.75
+    nothing = estimate_by(labelled(), noise(), "country").to_pandas().attrs["hubbub"]
+    assert [warning.split(": ")[:2] for warning in nothing["warnings"]] == [
+        [country, "Nothing stands out"] for country in COUNTRIES
+    ]
+
+
+def test_one_key_over_groups_says_what_has_to_be_known(three: dict[Stratum, State]) -> None:
+    """That nothing stands out, or in which groups it does, and what was dropped in each: first in text and HTML."""
+    found = with_losses(three, {"de": 0.75, "fr": 0.01, "us": 0.8}).of(0)
+    assert [warning[:8] for warning in found.warnings] == ["de: 75% ", "us: 80% "]
+    assert str(found).startswith("de: 75% of all entries were dropped")
+    assert "In 3 of 3 groups this key stands out from the noise" in str(found)
+    assert found.about()["warnings"] == list(found.warnings)
+    silent = estimate_by(labelled(), noise(), "country").of(0)
+    first = "Nothing stands out: in none of 3 groups can this key be told from noise"
+    assert str(silent).startswith(first)
+    assert first in silent._repr_html_().partition("<table")[0]
+    assert (silent.findings.count, len(silent.worth_showing(20))) == (0, 3)
+    assert len(silent.worth_showing(2)) == 0
+
+
+def test_one_key_over_groups_has_each_groups_own_notes(three: dict[Stratum, State]) -> None:
+    """What all say is said once, the rest with the name of its group."""
+    found = estimate_by(labelled(), three, "country")
+    groups = {
+        group: replace(one, notes=("for all", f"{place} keys were found"))
+        for place, (group, one) in enumerate(found.groups.items())
+    }
+    assert replace(found, groups=groups).of(0).notes == (
+        "for all",
+        "de: 0 keys were found",
+        "fr: 1 keys were found",
+        "us: 2 keys were found",
+    )
+
+
+def test_no_list_of_noise_where_no_group_has_a_finding(three: dict[Stratum, State]) -> None:
+    """Few keys in several groups are many rows, and a ranking of noise; one key by itself is none."""
+    silent = estimate_by(labelled(), noise(), "country", list(range(10)))
+    assert sum(map(len, silent.worth_showing(20))) == 0
+    assert sum(map(len, silent.worth_showing(30))) == 30
+    assert sum(map(len, estimate_by(labelled(), noise(), "country", [0]).worth_showing(2))) == 3
+    mixed = estimate_by(labelled(), three, "country", list(range(10))).worth_showing(20)
+    assert sum(map(len, mixed)) == 30
+
+
+def test_a_picture_of_one_key_over_groups_has_warnings(three: dict[Stratum, State]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    axes = with_losses(three, {"de": 0.75, "fr": 0.01, "us": 0.8}).plot(0)
+    assert "In 2 groups entries were dropped, most in us: 80% of all entries were" in axes.get_xlabel()
+    assert estimate_by(labelled(), noise(), "country").plot(0).get_xlabel().startswith("Nothing stands out.")
 
 
 # Forged reports

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from helpers import prose, refuse, refused, small_task, succeed
@@ -17,7 +21,8 @@ from hubbub.protocol.files import save_state
 from hubbub.protocol.task import Task
 from hubbub.server.comparison import Comparison, compare
 from hubbub.server.fold import aggregate
-from hubbub.simulation.rehearsal import repeated_states, true_values
+from hubbub.server.truncation import Truncation
+from hubbub.simulation.rehearsal import repeated_states, simulate, true_values
 
 KEYS = 24
 
@@ -197,6 +202,62 @@ def test_the_command(tmp_path: Path) -> None:
     assert "not in the task" in refuse("compare", *files, "nonsense")
     assert "a name that ends in" in refuse("compare", *files, "-o", tmp_path / "c.txt")
     assert not (tmp_path / "c.txt").exists()
+
+
+@pytest.fixture
+def alike_and_long(tmp_path: Path) -> list[Path]:
+    """States of the same people twice, who all have 12 keys of which 2 count, and lengths are counted."""
+    task = Task.parse(
+        {
+            **small_task("collision", 30, epsilon=2.0).model_dump(),
+            "keys": {"kind": "closed", "size": 30, "count_lengths": True},
+        }
+    )
+    entries = Entries(
+        np.tile(np.arange(12, dtype=np.uint64), 4000),
+        np.full(48_000, GRID, dtype=np.int64),
+        np.arange(0, 48_001, 12, dtype=np.int64),
+    )
+    paths = [tmp_path / name for name in ("one.state", "two.state")]
+    for seed, path in enumerate(paths):
+        save_state(path, task, simulate(task, entries, seed).state)
+    return paths
+
+
+def test_warnings_come_first_and_are_in_files(alike_and_long: list[Path], tmp_path: Path) -> None:
+    """That nothing differs, and what was dropped on each side: in text, JSON, CSV and Parquet."""
+    text = prose("compare", *alike_and_long)
+    assert text.startswith("one.state and two.state cannot be told apart in any of 30 keys: ")
+    assert text.count("cannot be told apart in any") == 1
+    assert text.index("one.state: ") < text.index("two.state: ") < text.index("Somebody who reported")
+    said = succeed("compare", *alike_and_long)
+    assert next(iter(said)) == "warnings"
+    assert [re.sub(r"[\d.]+% ± [\d.]+%", "#", words)[:42] for words in said["warnings"][1:]] == [
+        f"{path.name}: # of all records were longer than 2"[:42] for path in alike_and_long
+    ]
+    for name in ("c.json", "c.csv", "c.parquet"):
+        succeed("compare", *alike_and_long, "-o", tmp_path / name)
+    assert json.loads((tmp_path / "c.json").read_text())["warnings"] == said["warnings"]
+    table = pq.read_table(tmp_path / "c.parquet")
+    assert json.loads(table.schema.metadata[b"hubbub"])["warnings"] == said["warnings"]
+    rows = list(csv.DictReader((tmp_path / "c.csv").read_text().splitlines()))
+    for written in (rows, table.to_pylist()):
+        assert written[0]["note"] == " ".join((*said["warnings"], *said["notes"]))
+        assert {row["note"] for row in written[1:]} == {""}
+        assert all(
+            float(row[f"{side}_long_records"]) > 0.7 for row in written for side in ("first", "second")
+        )
+
+
+def test_what_differs_is_said_after_what_was_dropped() -> None:
+    found = one_comparison()
+    assert found.warnings == ()
+    assert str(found).startswith("2 of 24 keys differ")
+    lost = Truncation(4, "reports", 0.3, 0.02, 0.2, 0.02)
+    cut = replace(found, losses=(("the first", None), ("the second", lost)))
+    assert cut.warnings == (f"the second: {lost.words()}",)
+    assert str(cut).startswith("the second: 30% ± 2.0% of all records were longer")
+    assert cut.about()["warnings"] == list(cut.warnings)
 
 
 def test_a_handful_of_reports_says_what_it_cannot_see() -> None:

@@ -20,7 +20,7 @@ from hubbub.model.record import GRID, Entries
 from hubbub.model.state import State
 from hubbub.model.tree import Tree
 from hubbub.primitives.errors import Refused
-from hubbub.protocol.files import save_state
+from hubbub.protocol.files import load_state, save_state
 from hubbub.protocol.task import Task
 from hubbub.server import search as searching
 from hubbub.server.discovery import discover
@@ -207,7 +207,7 @@ def test_command(tmp_path: Path) -> None:
     assert "5 keys were found" in result.output
     assert "at most 5%" in result.output
     lines = (tmp_path / "w.csv").read_text().splitlines()
-    assert lines[0] == "key,value,error,low,high,cut,p"
+    assert lines[0].startswith("key,value,error,low,high,cut,p,quantity,level,epsilon,reports,dropped,")
     assert {line.split(",")[0] for line in lines[1:]} == set(FOUND) - {"the"}
     told = json.loads(run_cli("discover", tmp_path / "words.state", "--top", "2", "--json").output)
     assert (told["total"], told["shown"], len(told["keys"])) == (6, 2, 2)
@@ -223,4 +223,6 @@ def test_nothing_found_is_an_answer(tmp_path: Path) -> None:
     result = run_cli("discover", tmp_path / "noise.state", "-o", tmp_path / "none.csv")
     assert result.exit_code == 0
     assert "No key was found" in result.output
-    assert (tmp_path / "none.csv").read_text() == "key,value,error,low,high,cut,p\n"
+    assert (tmp_path / "none.csv").read_text().startswith("key,value,error,low,high,cut,p,")
+    assert len((tmp_path / "none.csv").read_text().splitlines()) == 1
+    assert str(discover(*load_state(tmp_path / "noise.state"))).startswith("No key was found")

@@ -16,6 +16,7 @@ from hubbub.model.record import GRID, Entries
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate, estimate
 from hubbub.server.findings import Findings, floor_for, side_of, width_for
+from hubbub.server.truncation import Truncation
 from hubbub.simulation.rehearsal import simulate
 
 
@@ -104,6 +105,38 @@ def test_the_floor_is_the_planners_detectable_value_where_shares_are_small() -> 
     error = math.sqrt(task.mechanism.variance("frequency", 10**9))
     assert floor_for(task, "frequency", 10**9, 4.0) == pytest.approx(4 * error, rel=0.01)
     assert floor_for(task, "frequency", 2, 4.0) == math.inf
+
+
+def test_a_floor_that_no_key_can_reach_is_infinite() -> None:
+    """Of refined, forged and corrected estimates too, and of means by the largest value; JSON has null."""
+    noisy, ratings = small_task("compressive", 12, epsilon=0.3, max_entries=1), in_tens()
+    found = [
+        collected(noisy, holding(100, 100), refine="sparse"),
+        collected(noisy, holding(100, 100), refine="sparse", quantity="sum"),
+        collected(small_task("collision", 12, epsilon=0.5), holding(1000, 0), forgers=400),
+        collected(ratings, holding(100, 0), refine="sparse"),
+    ]
+    for each in found:
+        assert each.findings.floor == math.inf
+        assert "not even a key that everybody has would have stood out" in each.warnings[0]
+        assert json.loads(json.dumps(each.about(), allow_nan=False))["findings"]["floor"] is None
+    assert 1 < collected(ratings, holding(20_000, 0), refine="sparse").findings.floor < 10
+
+
+def in_tens() -> Task:
+    """Values from -10 to 10."""
+    task = small_task("sketch_response", 12, epsilon=0.3, values="signed")
+    return Task.parse({**task.model_dump(), "low": -10, "high": 10})
+
+
+def test_a_floor_that_no_key_can_reach_after_correction_is_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nine tenths of all keys are lost, a share of 0.5 after sampling down is one of 5 before."""
+    lost = Truncation(2, "reports", 0.9, 0.01, 0.9, 0.01)
+    monkeypatch.setattr("hubbub.server.estimates.truncation_in_reports", lambda task, state: lost)
+    task, crowd = small_task("collision", 12, epsilon=1.0), holding(300, 0)
+    assert 0.1 < collected(task, crowd).findings.floor < 1
+    assert collected(task, crowd, correct=True).findings.floor == math.inf
+    assert 0.1 < collected(task, holding(30_000, 0), correct=True).findings.floor < 1
 
 
 def test_floors_of_means_are_in_the_units_of_the_values() -> None:

@@ -16,6 +16,7 @@ from hubbub.model.record import GRID, Entries
 from hubbub.release.publisher import make_goal
 from hubbub.release.publisher import simulate as simulate_release
 from hubbub.server.estimates import Estimate, estimate
+from hubbub.server.truncation import Truncation
 from hubbub.simulation.rehearsal import simulate
 
 HOSTILE = (
@@ -195,3 +196,20 @@ def test_a_plot_draws_no_selection_of_noise(pyplot: Any) -> None:
     axes.figure.canvas.draw()
     assert dots(axes) == []
     assert any("Nothing stands out" in text.get_text() for text in axes.texts)
+
+
+def test_a_plot_says_what_has_to_be_known(pyplot: Any) -> None:
+    """In one line before the guarantee: what was dropped, and that nothing stands out where rows are drawn."""
+    lost = Truncation(4, "table", 1.0, 0.0, 0.75, 0.0, 0.75, 4.0, dropped_most=0.75)
+    axes = replace(held(0.9), truncation=lost).plot()
+    below = axes.get_xlabel().split("\n")
+    assert below[0] == "75% of all entries were dropped; estimates are of those that were kept."
+    assert below[1].startswith("3,000 reports. epsilon = 4")
+    assert len(held(0.9).plot().get_xlabel().split("\n")) == 1
+    counted = replace(held(0.9), truncation=Truncation(4, "reports", 0.3, 0.02, 0.2, 0.02))
+    assert counted.plot().get_xlabel().startswith("30% ± 2.0% of all records were longer than 4 entries;")
+    silent = held(0.0).plot()
+    assert dots(silent)
+    assert silent.get_xlabel().startswith("Nothing stands out.")
+    hopeless = replace(held(0.0, keys=40), truncation=lost).plot()
+    assert hopeless.get_xlabel().startswith("75% of all entries were dropped")

@@ -18,6 +18,7 @@ from hubbub.protocol.task import Task
 from hubbub.server.discovery import Discovery, discover
 from hubbub.server.fold import aggregate
 from hubbub.server.search import tree_of
+from hubbub.server.truncation import truncation_of_table
 from hubbub.simulation import rehearsal
 from hubbub.tables.records import TableLike, encode_table, read_table
 
@@ -46,7 +47,10 @@ def run_discovery(
     packed, sampled = privatized(task, entries, watch)
     with watch("aggregating", len(packed), task) as advance:
         state = aggregate(task, packed, progress=advance)
-    found = discover(task, state, false_finds=false_finds, level=level, quantity=wish.quantity)
+    lost = truncation_of_table(task, np.diff(entries.offsets))
+    found = discover(
+        task, state, false_finds=false_finds, level=level, quantity=wish.quantity, truncation=lost
+    )
     promise = replace(found.estimate.guarantee, noise="table")
     return replace(found, estimate=replace(found.estimate, guarantee=promise)), tidied + sampled
 
@@ -104,7 +108,10 @@ def rehearse_discovery(
     entries, tidied = encode_table(task, read_table(table, *columns))
     with watch("simulating", 2 * len(entries), task) as advance:
         made = rehearsal.simulate(task, entries, seed, lambda _, done: advance(done))
-    found = discover(task, made.state, false_finds=false_finds, level=level, quantity=quantity)
+    cut = truncation_of_table(task, np.diff(entries.offsets))
+    found = discover(
+        task, made.state, false_finds=false_finds, level=level, quantity=quantity, truncation=cut
+    )
     promise = replace(found.estimate.guarantee, noise="simulated")
     found = replace(found, estimate=replace(found.estimate, guarantee=promise))
     known, held = np.unique(_once_each(entries.ids, entries.offsets), return_counts=True)

@@ -15,11 +15,12 @@ from hubbub.model.state import State
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
-from hubbub.server.estimates import Estimate, estimate, offered_quantity
+from hubbub.server.estimates import Estimate, estimate
 from hubbub.server.evidence import Evidence
 from hubbub.server.fold import aggregate
 from hubbub.server.forgeries import Notice, notice
 from hubbub.server.forgers import heard_as
+from hubbub.server.quantities import offered_quantity
 from hubbub.simulation import rehearsal
 from hubbub.simulation.forgery import Attack, forge
 

@@ -16,8 +16,9 @@ from hubbub.primitives.arrays import Bools, Floats
 from hubbub.primitives.coins import InsecureCoins
 from hubbub.primitives.markup import paragraph, table, whisker, whole
 from hubbub.protocol.task import Task
-from hubbub.server.estimates import Estimate, estimate, offered_quantity
+from hubbub.server.estimates import Estimate, estimate
 from hubbub.server.pictures import decimals_for
+from hubbub.server.quantities import offered_quantity
 from hubbub.server.truncation import truncation_of_table
 from hubbub.simulation import rehearsal
 from hubbub.tables.records import TableLike, encode_table, read_table

@@ -24,8 +24,9 @@ from hubbub.primitives.errors import Refused
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import RESERVED, Task
 from hubbub.server.breakdown import Breakdown, estimate_by, renamed
-from hubbub.server.estimates import Estimate, estimate, offered_quantity
+from hubbub.server.estimates import Estimate, estimate
 from hubbub.server.fold import aggregate
+from hubbub.server.quantities import offered_quantity
 from hubbub.server.truncation import Truncation, truncation_of_table
 from hubbub.tables.attributes import Placed, Told, grouped, placed, read_placed
 from hubbub.tables.counts import read_vocabulary

@@ -63,7 +63,7 @@ def pairs(texts: Iterable[str], written: str) -> dict[str, str]:
 
 
 def show_groups(found: Breakdown, top: int) -> None:
-    """All groups in one table, the first rows of each, and what is not shown."""
+    """All groups in one table, the first rows of each, and what is not shown; warnings have been said already."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -72,16 +72,14 @@ def show_groups(found: Breakdown, top: int) -> None:
     from hubbub.server.estimates import MEANINGS, mark_of
 
     first = next(iter(found))
-    together = "; intervals hold for all keys of all groups together" if first.simultaneous else ""
-    tell(f"{first.quantity}: {MEANINGS[first.quantity]}{together}")
     table = Table(header_style="bold")
     for name in (*found.names, "key"):
         table.add_column(Text(visible(name)), overflow="fold")
     for name in ("estimate", "± error", f"{100 * first.level:g}% interval"):
         table.add_column(name, justify="right")
     table.add_column("", no_wrap=True)
-    for group, one in found.groups.items():
-        for row in one.worth_showing(top).rows():
+    for group, one in found.worth_showing(top).groups.items():
+        for row in one.rows():
             error = "unknown" if row["error"] is None else f"{row['error']:.4f}"
             table.add_row(
                 *(Text(visible(value)) for value in found.labels_of(group).values()),
@@ -93,13 +91,11 @@ def show_groups(found: Breakdown, top: int) -> None:
                 style="dim" if row["flagged"] else None,
             )
     if table.row_count:
+        together = "; intervals hold for all keys of all groups together" if first.simultaneous else ""
+        tell(f"{first.quantity}: {MEANINGS[first.quantity]}{together}")
         Console().print(table)
-    said: dict[str, None] = {}
     for group, one in found.groups.items():
-        title = visible(group)
-        tell(f"{title}: {one.reports:,} reports. {one.findings.words(one.quantity, one.reports)}")
-        if one.truncation is not None and one.truncation.alarming:
-            tell(f"{title}: {one.truncation.words()}")
-        said |= dict.fromkeys(one.notes)
-    for line in (*withheld_words(found.withheld), *said, *found.notes, first.guarantee.words()):
+        stands = f" {one.findings.words(one.quantity, one.reports)}" if one.findings.count else ""
+        tell(f"{visible(group)}: {one.reports:,} reports.{stands}")
+    for line in (*withheld_words(found.withheld), *found.remarks, *found.notes, first.guarantee.words()):
         tell(line)

@@ -15,12 +15,15 @@ from hubbub.primitives.text import visible
 if TYPE_CHECKING:
     from hubbub.model.guarantee import Noise
     from hubbub.protocol.task import Task
+    from hubbub.server.breakdown import Breakdown
+    from hubbub.server.comparison import Comparison
+    from hubbub.server.discovery import Discovery
     from hubbub.server.estimates import Estimate
 
 
-def show_warnings(estimate: Estimate) -> None:
+def show_warnings(found: Estimate | Breakdown | Comparison | Discovery) -> None:
     """What has to be read before any number."""
-    for warning in estimate.warnings:
+    for warning in found.warnings:
         tell(warning)
 
 

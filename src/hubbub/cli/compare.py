@@ -110,7 +110,7 @@ def command(
 def _side(path: Path, choice: Choice) -> tuple[Task, State]:
     """What is looked at of a state file."""
     from hubbub.protocol.files import open_states
-    from hubbub.server.breakdown import chosen_strata, sum_of
+    from hubbub.server.portions import chosen_strata, sum_of
 
     task, states = open_states(path)
     return task, sum_of(task, states, chosen_strata(task, states, choice))
@@ -121,9 +121,12 @@ def _show(found: Comparison, top: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from hubbub.cli._show import show_warnings
     from hubbub.server.estimates import MEANINGS
 
-    tell(found.words())
+    show_warnings(found)
+    if found.count:
+        tell(found.words())
     best = found.worth_showing(top)
     if len(best):
         together = "; intervals hold for all keys together" if found.simultaneous else ""

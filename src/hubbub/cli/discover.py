@@ -59,6 +59,7 @@ def command(
     The task's keys must be a tree; hubbub plan --discover writes such a task, and says how popular a key must be. Known
     keys can be named with --deny, and are then not shown again.
     """
+    from hubbub.cli._show import show_warnings
     from hubbub.plan.prospects import next_round
     from hubbub.protocol.files import load_state
     from hubbub.server.discovery import discover
@@ -87,6 +88,7 @@ def command(
     data |= {"file": str(output) if output else None, "next": str(following) if following else None}
 
     def tell_all() -> None:
+        show_warnings(found)
         show(found, top, output)
         if following is not None:
             tell(
@@ -103,16 +105,16 @@ def check_ending(output: Path | None) -> None:
 
 
 def show(found: Discovery, top: int, output: Path | None = None) -> None:
-    """The found keys on a terminal, and how they were found."""
+    """The found keys on a terminal, and how they were found; warnings have been said already."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from hubbub.server.estimates import MEANINGS
 
-    tell(found.words())
     estimate = found.estimate
     if len(found):
+        tell(found.words())
         tell(f"{estimate.quantity}: {MEANINGS[estimate.quantity]}")
         table = Table(header_style="bold")
         table.add_column("key", overflow="fold")

@@ -78,9 +78,10 @@ def command(
     from hubbub.cli._show import show_estimate, show_warnings, shown
     from hubbub.plan.advice import advised
     from hubbub.protocol.files import open_states
-    from hubbub.server.breakdown import chosen_strata, estimate_by, reports_in, sum_of
+    from hubbub.server.breakdown import estimate_by
     from hubbub.server.estimates import estimate
     from hubbub.server.forgers import how_many
+    from hubbub.server.portions import chosen_strata, reports_in, sum_of
     from hubbub.tables.counts import read_vocabulary
 
     task, states = open_states(state)
@@ -102,7 +103,12 @@ def command(
         if output is not None:
             groups.save(output)
         data = {**groups.plain(top), "file": str(output) if output else None}
-        say(as_json, data, lambda: show_groups(groups, top))
+
+        def show_by() -> None:
+            show_warnings(groups)
+            show_groups(groups, top)
+
+        say(as_json, data, show_by)
         return
     total = sum_of(task, states, chosen_strata(task, states, choice))
     # Forgers choose labels and periods: all of them may be in what is asked about.

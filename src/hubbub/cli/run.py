@@ -173,7 +173,7 @@ def _groups(
     """The same for every group by itself."""
     from hubbub.calls.run import run_by
     from hubbub.cli._portions import names_in, pairs, show_groups
-    from hubbub.cli._show import describe_task, task_facts
+    from hubbub.cli._show import describe_task, show_warnings, task_facts
 
     top, output, verbose, as_json = shown
     labels = pairs(label, "--label LABEL=COLUMN")
@@ -186,6 +186,7 @@ def _groups(
         found.save(output)
 
     def show() -> None:
+        show_warnings(found)
         tell(describe_task(task, promise=False, verbose=verbose))
         tell(f"input      {summary.words()}")
         click.echo()
@@ -194,7 +195,7 @@ def _groups(
             click.echo(f"All rows written to {output}")
 
     facts = {**task_facts(task, "table"), "summary": summary.as_dict()}
-    say(as_json, {**facts, **found.plain(top), "file": str(output) if output else None}, show)
+    say(as_json, {**found.plain(top), **facts, "file": str(output) if output else None}, show)
 
 
 def _discover(
@@ -207,7 +208,7 @@ def _discover(
 ) -> None:
     """The same without taking the table's keys as known."""
     from hubbub.calls.discovered import run_discovery
-    from hubbub.cli._show import describe_task
+    from hubbub.cli._show import describe_task, show_warnings
     from hubbub.cli.discover import check_ending, show
     from hubbub.plan.proposal import Wish, span_for
 
@@ -230,6 +231,7 @@ def _discover(
         found.save(output)
 
     def tell_all() -> None:
+        show_warnings(found)
         tell(describe_task(found.task, promise=False))
         tell(f"input      {summary.words()}")
         click.echo()

@@ -252,8 +252,12 @@ def _show_found(rehearsed: Rehearsal, top: int) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from hubbub.cli._show import show_warnings
+
     found = rehearsed.found
-    tell(found.words())
+    show_warnings(found)
+    if len(found):
+        tell(found.words())
     shown = Table(title="found keys: truth against estimate (simulated)", title_justify="left")
     shown.add_column("key", overflow="fold")
     for column in ("truth", "estimate", f"{100 * found.estimate.level:g}% interval", ""):

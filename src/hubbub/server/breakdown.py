@@ -27,16 +27,26 @@ from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.markup import Markup, paragraph, whole
 from hubbub.primitives.text import cell, visible
-from hubbub.protocol.files import counts_in
 from hubbub.protocol.strata import Stratum
 from hubbub.protocol.task import Task
-from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
+from hubbub.server.columns import csv_bytes, parquet_bytes, stacked, table_kind
 from hubbub.server.comparison import Comparison, compare
 from hubbub.server.estimates import MEANINGS, Estimate, estimate
-from hubbub.server.findings import Findings
-from hubbub.server.fold import merge_into
+from hubbub.server.findings import OneKey
 from hubbub.server.forgers import how_many
-from hubbub.server.portions import NOT_TOLD, PERIOD, Choice, by, withheld
+from hubbub.server.notes import shared_first
+from hubbub.server.portions import (
+    NOT_TOLD,
+    PERIOD,
+    Choice,
+    by,
+    chosen_strata,
+    counts_of,
+    heard_in,
+    reports_in,
+    sum_of,
+    withheld,
+)
 from hubbub.server.truncation import Truncation
 
 #: What is said wherever labels tell people apart.
@@ -86,30 +96,59 @@ class Breakdown:
         return dict(zip(self.names, self.values[group], strict=True))
 
     def of(self, key: str | int) -> Estimate:
-        """One key in all groups, a row for each; over periods, its trend."""
+        """One key in all groups, a row for each; over periods, its trend.
+
+        What is said beside holds for all groups, or begins with the name of one.
+        """
         rows = [found.take([_place(found, key)]) for found in self]
 
-        def joined(name: str) -> Any:
-            return np.concatenate([getattr(row, name) for row in rows])
-
+        names = ("value", "error", "low", "high", "significance", "flagged")
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(row, name) for row in rows]) for name in names
+        }
+        floor = max(row.findings.floor for row in rows)
         return replace(
             rows[0],
             keys=tuple(self.groups),
-            value=joined("value"),
-            error=joined("error"),
-            low=joined("low"),
-            high=joined("high"),
-            significance=joined("significance"),
-            flagged=joined("flagged"),
+            **columns,
             reports=sum(row.reports for row in rows),
-            findings=Findings(0, 0, max(row.findings.floor for row in rows), groups=len(rows)),
+            notes=self.remarks,
+            findings=OneKey(len(rows), int((~columns["flagged"]).sum()), floor, groups=len(rows)),
             truncation=None,
+            losses=tuple((group, found.truncation) for group, found in self.groups.items()),
             group=str(key),
         )
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be known before any number is read, with the name of the group that it is about."""
+        return tuple(
+            f"{visible(group)}: {warning}"
+            for group, found in self.groups.items()
+            for warning in found.warnings
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is said beside the estimates: what holds for all groups, and then group by group."""
+        return shared_first({group: found.notes for group, found in self.groups.items()})
+
+    def worth_showing(self, count: int) -> Breakdown:
+        """The first rows of each group for people; no list of noise, where no key stands out in any group.
+
+        One key by itself is shown in every group: nobody takes that for a ranking.
+        """
+        looked = [found.findings.candidates for found in self]
+        noise = not any(found.findings.count for found in self) and max(looked) > 1 and sum(looked) > count
+        groups = {
+            group: found.take([]) if noise else found.worth_showing(count)
+            for group, found in self.groups.items()
+        }
+        return replace(self, groups=groups)
+
     def columns(self) -> dict[str, list[Any]]:
         """The columns of a file, by name: one for each label, then those of an estimate."""
-        return _stacked(
+        return stacked(
             [{**self._labels(group, len(found)), **found.columns()} for group, found in self.groups.items()]
         )
 
@@ -119,19 +158,23 @@ class Breakdown:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def about(self) -> dict[str, Any]:
-        """What the groups are, and why some are not shown."""
-        chosen = {"group": self.group} if self.group else {}
-        return {"by": list(self.names), **chosen, "withheld": self.withheld, "notes": list(self.notes)}
+        """What the groups and their numbers are, and why some are not shown."""
+        return {
+            "warnings": list(self.warnings),
+            "by": list(self.names),
+            **({"group": self.group} if self.group else {}),
+            "withheld": self.withheld,
+            "notes": list(self.notes),
+            "groups": [{**found.about(), **self.labels_of(group)} for group, found in self.groups.items()],
+        }
 
     def plain(self, top: int | None = None) -> dict[str, Any]:
         """All of it as plain data; of each group the first rows."""
-        groups = []
-        for group, found in self.groups.items():
+        about = self.about()
+        for said, found in zip(about["groups"], self, strict=True):
             shown = found if top is None else found.top(top)
-            groups.append(
-                {**found.about(), **self.labels_of(group), "estimates": shown.rows(), "total": len(found)}
-            )
-        return {**self.about(), "groups": groups}
+            said |= {"estimates": shown.rows(), "total": len(found)}
+        return about
 
     def to_pandas(self) -> Any:
         """As a pandas DataFrame; what the numbers are is in its `attrs`."""
@@ -140,11 +183,11 @@ class Breakdown:
         return frame
 
     def to_polars(self) -> Any:
-        """As a polars DataFrame."""
+        """As a polars DataFrame, which can hold no more than the columns: warnings are not in it."""
         return optional("polars").DataFrame(self.columns())
 
     def to_arrow(self) -> Any:
-        """As a pyarrow Table."""
+        """As a pyarrow Table; what the numbers are is in its metadata."""
         return self._table(Estimate.to_arrow)
 
     def save(self, path: str | Path) -> None:
@@ -162,7 +205,7 @@ class Breakdown:
                 }
                 about = replace(found, group=self.group).about_columns()
                 parts.append({**labels, **found.columns(), **safe, **about})
-            write_atomic(path, csv_bytes(_stacked(parts)))
+            write_atomic(path, csv_bytes(stacked(parts)))
         else:
             write_atomic(path, parquet_bytes(self._table(Estimate.file_table)))
 
@@ -266,8 +309,8 @@ def estimate_by(
             "made or added up."
         )
     forged = how_many(forgers, reports_in(states))
-    hidden = withheld(_counts(groups, states), task.minimum_reports)
-    drowned = [group for group, strata in groups.items() if 0 < _heard(task, states, strata) <= forged]
+    hidden = withheld(counts_of(groups, states), task.minimum_reports)
+    drowned = [group for group, strata in groups.items() if 0 < heard_in(task, states, strata) <= forged]
     hidden = dict.fromkeys(drowned, f"all of its reports may be among the {forged:,} forged ones") | hidden
     shown = {group: strata for group, strata in groups.items() if group not in hidden}
     if drowned and not shown:
@@ -339,62 +382,7 @@ def compare_groups(
     return found
 
 
-def chosen_strata(task: Task, states: Mapping[Stratum, State], choice: Choice) -> list[Stratum]:
-    """The strata of a choice, unless they must not be shown apart from the others (`minimum_reports`).
-
-    Labels are looked at first, then periods among those with the labels. In both steps what is chosen must have all
-    groups that would be withheld beside the others, or none of them.
-    """
-    found = choice.of(task, states)
-    labels = Choice(choice.where).of(task, states)
-    if choice.where:
-        _check_shown(by(task, states, sorted(choice.where)), labels, states, task.minimum_reports)
-    if (choice.first, choice.last) != (None, None):
-        _check_shown(by(task, labels, [PERIOD]), found, states, task.minimum_reports)
-    return found
-
-
-def _check_shown(
-    groups: Mapping[str, list[Stratum]],
-    chosen: Iterable[Stratum],
-    states: Mapping[Stratum, State],
-    least: int,
-) -> None:
-    hidden = withheld(_counts(groups, states), least)
-    wanted = set(chosen)
-    touched = [group for group in hidden if wanted & set(groups[group])]
-    if touched and len(touched) < len(hidden):
-        raise Refused(f"{touched[0]} is not shown: {hidden[touched[0]]}.")
-
-
-def sum_of(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> State:
-    """The state of some strata together."""
-    total = task.mechanism.empty(task.keys)
-    for stratum in strata:
-        merge_into(total, states[stratum])
-    return total
-
-
-def reports_in(states: Mapping[Stratum, State]) -> int:
-    """All of them: what a share of forgers is a share of, whichever strata these have chosen."""
-    return sum(state.count for state in states.values())
-
-
-def _heard(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> int:
-    return sum(task.mechanism.heard(states[stratum], task.keys) for stratum in strata)
-
-
-def _counts(groups: Mapping[str, list[Stratum]], states: Mapping[Stratum, State]) -> dict[str, int]:
-    counts = counts_in(states)
-    return {group: sum(counts[stratum] for stratum in strata) for group, strata in groups.items()}
-
-
 def _place(found: Estimate, key: str | int) -> int:
     if key not in found:
         raise Refused(f"{visible(str(key))!r} is not among the {len(found):,} keys of these estimates.")
     return found.keys.index(str(key))
-
-
-def _stacked(parts: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
-    """Columns below each other."""
-    return {name: [value for part in parts for value in part[name]] for name in parts[0]}

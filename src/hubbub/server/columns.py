@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ def table_kind(path: str | Path) -> str:
     if kind not in (".csv", ".json", ".parquet"):
         raise Refused(f"{path}: write estimates to a name that ends in .csv, .json or .parquet.")
     return kind
+
+
+def stacked(parts: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    """The same columns of several tables below each other."""
+    return {name: [value for part in parts for value in part[name]] for name in parts[0]}
+
+
+def in_first_row(text: str, count: int) -> list[str]:
+    """A column of so many rows that has the text once."""
+    return [text, *[""] * (count - 1)][:count]
 
 
 def csv_bytes(columns: dict[str, list[Any]]) -> bytes:

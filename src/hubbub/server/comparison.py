@@ -34,9 +34,10 @@ from hubbub.primitives.arrays import Bools, Floats, Int64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell, visible
-from hubbub.server.columns import csv_bytes, parquet_bytes, table_kind
+from hubbub.server.columns import csv_bytes, in_first_row, parquet_bytes, stacked, table_kind
 from hubbub.server.estimates import MEANINGS, Estimate, estimate
 from hubbub.server.findings import width_for
+from hubbub.server.truncation import Losses, alarms
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -75,6 +76,8 @@ class Comparison:
     count: int
     floor: float
     notes: tuple[str, ...]
+    #: What was lost on each side, where that is known.
+    losses: Losses
     #: The label that the sides are values of, or "period"; and which reports were asked about, where not all were.
     by: str = ""
     group: str = ""
@@ -115,6 +118,16 @@ class Comparison:
             )
         return f"{first} and {second} cannot be told apart in any of {keys}: {would} would have been seen."
 
+    @property
+    def lost(self) -> list[str]:
+        """What has to be known of entries that were dropped, side by side."""
+        return alarms(None, self.losses)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be known before any difference is read."""
+        return (*([] if self.count else [self.words()]), *self.lost)
+
     def columns(self) -> dict[str, list[Any]]:
         """The columns of a file, by name, in plain Python; what is not finite is None."""
         numbers = {
@@ -135,6 +148,7 @@ class Comparison:
     def about(self) -> dict[str, Any]:
         """What the numbers are and what they promise."""
         return {
+            "warnings": list(self.warnings),
             "sides": list(self.sides),
             **self.chosen(),
             "quantity": self.quantity,
@@ -155,7 +169,7 @@ class Comparison:
         save_comparisons(path, [self])
 
     def __str__(self) -> str:
-        """What differs, and what does not, in words first."""
+        """What differs, and what does not, warnings first."""
         best = self.worth_showing(20)
         names = [visible(key) for key in best.keys]
         width = max([len(name) for name in names] + [3])
@@ -163,13 +177,17 @@ class Comparison:
             f"  {name:<{width}}  {shown_change(row)}" + ("" if row["differs"] else "  cannot be told apart")
             for name, row in zip(names, best.rows(), strict=True)
         ]
-        return "\n".join([self.words(), *lines, *self.notes, self.guarantee.short()])
+        first = [*self.warnings, *([self.words()] if self.count else [])]
+        return "\n".join([*first, *lines, *self.notes, self.guarantee.short()])
 
     __repr__ = __str__
 
 
 def save_comparisons(path: str | Path, several: Sequence[Comparison]) -> None:
-    """Write one or several comparisons to one .csv, .json or .parquet file; the column `of` says of which a row is."""
+    """Write one or several comparisons to one .csv, .json or .parquet file; the column `of` says of which a row is.
+
+    `note` has the warnings and notes of each in its first row.
+    """
     kind = table_kind(path)
     about = [found.about() for found in several]
     if kind == ".json":
@@ -177,8 +195,9 @@ def save_comparisons(path: str | Path, several: Sequence[Comparison]) -> None:
         whole = plain[0] if len(plain) == 1 else {"comparisons": plain}
         write_atomic(path, json.dumps(whole, indent=1).encode())
         return
-    columns: dict[str, list[Any]] = {}
+    parts = []
     for found in several:
+        longer = [lost.longer if lost else None for _, lost in found.losses]
         same = {
             "of": " - ".join(reversed(found.sides)),
             "quantity": found.quantity,
@@ -187,10 +206,14 @@ def save_comparisons(path: str | Path, several: Sequence[Comparison]) -> None:
             "epsilon": found.guarantee.epsilon,
             "first_reports": found.reports[0],
             "second_reports": found.reports[1],
+            "first_long_records": longer[0],
+            "second_long_records": longer[1],
             **found.chosen(),
         }
-        rows = {**found.columns(), **{name: [value] * len(found) for name, value in same.items()}}
-        columns = {name: columns.get(name, []) + column for name, column in rows.items()}
+        note = in_first_row(" ".join((*found.warnings, *found.notes)), len(found))
+        repeated = {name: [value] * len(found) for name, value in same.items()}
+        parts.append({**found.columns(), **repeated, "note": note})
+    columns = stacked(parts)
     if kind == ".csv":
         columns |= {name: [cell(text) for text in columns[name]] for name in ("key", "of")}
         write_atomic(path, csv_bytes(columns))
@@ -279,6 +302,7 @@ def contrast(
         int(differs.sum()),
         floor,
         _notes(task, one, two),
+        losses=((sides[0], one.truncation), (sides[1], two.truncation)),
     )
 
 
@@ -332,5 +356,4 @@ def _notes(task: Task, one: Estimate, two: Estimate) -> tuple[str, ...]:
         added.append(
             "If records are longer on one side, more of their entries are dropped there: shares look smaller."
         )
-    lost = [side.truncation.words() for side in (one, two) if side.truncation and side.truncation.alarming]
-    return tuple(dict.fromkeys([*lost, *one.notes, *two.notes, *added]))
+    return tuple(dict.fromkeys([*one.notes, *two.notes, *added]))

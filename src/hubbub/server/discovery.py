@@ -22,9 +22,10 @@ from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import cell, visible
 from hubbub.protocol.task import Task
-from hubbub.server.columns import csv_bytes
+from hubbub.server.columns import csv_bytes, in_first_row
 from hubbub.server.estimates import Estimate, Named, estimate
 from hubbub.server.search import Limits, Look, hashed, prefix_of, search, tree_of
+from hubbub.server.truncation import Truncation, alarms
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,11 +70,22 @@ class Discovery:
         for name in ("warnings", "findings", "simultaneous"):
             del about[name]
         return {
+            "warnings": list(self.warnings),
             "words": self.words(),
             "false_finds": self.false_finds,
             "levels": [asdict(look) for look in self.looks],
             **about,
         }
+
+    @property
+    def lost(self) -> list[str]:
+        """What has to be known of entries that were dropped."""
+        return alarms(self.estimate.truncation, ())
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has to be known before any key is read."""
+        return (*([] if len(self) else [self.words()]), *self.lost)
 
     def words(self) -> str:
         """A few sentences: what was found, and how much of it may be false."""
@@ -89,20 +101,27 @@ class Discovery:
             f"{100 * self.false_finds:g}%."
         )
 
+    def about_columns(self) -> dict[str, list[Any]]:
+        """What a file says of itself, as that of an estimate; without a key, a CSV file has no row to say it in."""
+        about = self.estimate.about_columns()
+        del about["simultaneous"]
+        return {**about, "note": in_first_row(" ".join((*self.warnings, *self.estimate.notes)), len(self))}
+
     def save(self, path: str | Path) -> None:
         """Write .csv or .json, by the name's ending."""
         kind = Path(path).suffix.lower()
         if kind == ".json":
             write_atomic(path, json.dumps({**self.about(), "keys": self.rows()}, indent=1).encode())
         elif kind == ".csv":
-            write_atomic(path, csv_bytes({**self.columns(), "key": [cell(key) for key in self.keys]}))
+            safe = {"key": [cell(key) for key in self.keys]}
+            write_atomic(path, csv_bytes({**self.columns(), **safe, **self.about_columns()}))
         else:
             raise Refused(f"{path}: write found keys to a name that ends in .csv or .json.")
 
     def __str__(self) -> str:
         rows = [{**row, "key": visible(row["key"])} for row in self.rows(20)]
         width = max([len(row["key"]) for row in rows] + [3])
-        lines = [self.words()]
+        lines = [*self.warnings, *([self.words()] if len(self) else [])]
         for row in rows:
             span = f"[{row['low']: .6f}, {row['high']: .6f}]"
             lines.append(
@@ -110,7 +129,7 @@ class Discovery:
             )
         if len(self) > 20:
             lines.append(f"  ... {len(self) - 20:,} more keys")
-        return "\n".join([*lines, self.estimate.guarantee.short()])
+        return "\n".join([*lines, *self.estimate.notes, self.estimate.guarantee.short()])
 
     __repr__ = __str__
 
@@ -125,6 +144,7 @@ def discover(
     allow: Sequence[str] | None = None,
     deny: Sequence[str] | None = None,
     prefix: str = "",
+    truncation: Truncation | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Discovery:
     """Find popular keys in the state of a task whose keys are a tree.
@@ -132,8 +152,8 @@ def discover(
         found = hubbub.discover(task, state, false_finds=0.05)
 
     `allow` lists the only keys that may be found, `deny` those that are known already and neither shown nor searched,
-    `prefix` is how keys must begin. `progress` is told how many candidates were looked at. The expected share of found
-    keys that nobody holds is at most `false_finds`.
+    `prefix` is how keys must begin. `truncation` is as in `estimate`. `progress` is told how many candidates were
+    looked at. The expected share of found keys that nobody holds is at most `false_finds`.
     """
     tree = tree_of(task)
     if not 0 < false_finds < 1:
@@ -158,7 +178,7 @@ def discover(
         ids,
         np.array([tree.named(int(number))[1] for number in ids], dtype=bool),
         found.p[order],
-        estimate(task, state, Named(ids, names), quantity, level),
+        estimate(task, state, Named(ids, names), quantity, level, truncation=truncation),
         found.looks,
         false_finds,
     )

@@ -17,12 +17,26 @@ from hubbub.primitives.arrays import Bools, Floats, Int64s, UInt64s
 from hubbub.primitives.envelope import write_atomic
 from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell, visible
-from hubbub.server.columns import ABOUT_COLUMNS, ABOUT_TYPES, csv_bytes, parquet_bytes, table_kind
-from hubbub.server.findings import Findings
+from hubbub.server.columns import (
+    ABOUT_COLUMNS,
+    ABOUT_TYPES,
+    csv_bytes,
+    in_first_row,
+    parquet_bytes,
+    table_kind,
+)
+from hubbub.server.findings import Findings, attainable
 from hubbub.server.forgers import forgers_note, how_many
 from hubbub.server.notes import cut_notes, remarks, truncation_notes
-from hubbub.server.quantities import Question, answer
-from hubbub.server.truncation import Truncation, corrected, corrected_words, truncation_in_reports
+from hubbub.server.quantities import Question, answer, base_of, offered_quantity
+from hubbub.server.truncation import (
+    Losses,
+    Truncation,
+    alarms,
+    corrected,
+    corrected_words,
+    truncation_in_reports,
+)
 
 if TYPE_CHECKING:
     from hubbub.model.record import Summary
@@ -93,6 +107,8 @@ class Estimate:
     group: str = ""
     #: Reports that may be forged without the intervals being wrong.
     forgers: int = 0
+    #: What was lost in each group, where a row is one: see `Breakdown.of`.
+    losses: Losses = ()
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -135,12 +151,8 @@ class Estimate:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What has to be known before any number is read."""
-        said = []
-        if self.findings.nothing:
-            said.append(self.findings.words(self.quantity, self.reports))
-        if self.truncation is not None and self.truncation.alarming:
-            said.append(self.truncation.words())
-        return tuple(said)
+        said = [self.findings.words(self.quantity, self.reports)] if self.findings.nothing else []
+        return (*said, *alarms(self.truncation, self.losses))
 
     def columns(self) -> dict[str, list[Any]]:
         """The columns of a file, by name, in plain Python; an error that is not finite is None."""
@@ -158,7 +170,7 @@ class Estimate:
             *(self.quantity, self.level, self.simultaneous, self.guarantee.epsilon, self.reports),
             *lengths,
         )
-        note = [" ".join((*self.warnings, *self.notes)), *[""] * (count - 1)][:count]
+        note = in_first_row(" ".join((*self.warnings, *self.notes)), count)
         about: dict[str, list[Any]] = dict(
             zip(ABOUT_COLUMNS, (*([each] * count for each in same), note), strict=True)
         )
@@ -194,7 +206,7 @@ class Estimate:
         return frame
 
     def to_polars(self) -> Any:
-        """As a polars DataFrame."""
+        """As a polars DataFrame, which can hold no more than the columns: warnings are not in it."""
         return optional("polars").DataFrame(self.columns())
 
     def to_arrow(self) -> Any:
@@ -273,19 +285,6 @@ def mark_of(row: dict[str, Any], before: str = "") -> str:
     return before + ("?" if row["error"] is None else "in the noise")
 
 
-def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
-    """What is asked for, or the main thing; what the mechanism cannot estimate is refused."""
-    quantity = asked or task.mechanism.quantities[0]
-    if quantity not in (*task.mechanism.quantities, "sum"):
-        offered = ", ".join(task.mechanism.quantities)
-        raise Refused(
-            f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
-        )
-    if quantity == "sum" and task.messages:
-        raise Refused("Sums need the number of people, which a random number of messages each does not tell.")
-    return quantity
-
-
 def estimate(
     task: Task,
     state: State,
@@ -347,7 +346,7 @@ def estimate(
     )
     if correct and counted is not None and quantity != "conditional":
         columns = corrected(columns, counted, question.width)
-        floor /= 1 - counted.lost
+        floor = attainable(floor / (1 - counted.lost), task, base_of(task, quantity))
         notes.append(corrected_words(counted))
     truncation = truncation or counted
     notes += truncation_notes(task, truncation)

@@ -48,10 +48,7 @@ class Findings:
 
     def words(self, quantity: Quantity, reports: int) -> str:
         """A few sentences; where nothing stands out, that comes first."""
-        what = "a share" if quantity == "conditional" else _WHAT[quantity]
-        would = f"{what} of about {self.floor:.3g} or more"
-        if quantity == "mean":
-            would += " from 0"
+        would = self._would(quantity)
         if self.count:
             verb = "stands" if self.count == 1 else "stand"
             takes = f"; with {_counted(reports)} that takes {would}" if math.isfinite(self.floor) else ""
@@ -79,8 +76,32 @@ class Findings:
         plain = {**asdict(self), "floor": self.floor if math.isfinite(self.floor) else None}
         return plain if self.groups > 1 else {name: fact for name, fact in plain.items() if name != "groups"}
 
+    def _would(self, quantity: Quantity) -> str:
+        what = "a share" if quantity == "conditional" else _WHAT[quantity]
+        return f"{what} of about {self.floor:.3g} or more{' from 0' if quantity == 'mean' else ''}"
+
     def _all(self) -> str:
         return f"keys of all {self.groups:,} groups " if self.groups > 1 else ""
+
+
+@dataclass(frozen=True)
+class OneKey(Findings):
+    """The same of one key in several groups: `candidates` are these, and in each of them `floor` stands out."""
+
+    def words(self, quantity: Quantity, reports: int) -> str:
+        known = math.isfinite(self.floor)
+        many = f"{self.candidates:,} {'group' if self.candidates == 1 else 'groups'}"
+        if self.count:
+            takes = f"; {self._would(quantity)} does in all of them" if known else ""
+            return (
+                f"In {self.count:,} of {many} this key stands out from the noise when all keys of all groups are "
+                f"looked at together{takes}."
+            )
+        would = self._would(quantity) if known else "not even a key that everybody has"
+        return (
+            f"Nothing stands out: in none of {many} can this key be told from noise, looked at with all keys of all "
+            f"groups. {would[0].upper()}{would[1:]} would have stood out in all of them."
+        )
 
 
 def _counted(reports: int) -> str:
@@ -116,6 +137,16 @@ def towards(distance: Floats, side: Side) -> Floats:
 def largest_value(task: Task) -> float:
     """The size of the largest value that an entry can have."""
     return max(abs(task.scale.low), abs(task.scale.high))
+
+
+def most_of(task: Task, base: Quantity) -> float:
+    """The most that a key can have of a quantity, other than a sum."""
+    return 1.0 if base in ("frequency", "conditional") else largest_value(task)
+
+
+def attainable(floor: float, task: Task, base: Quantity) -> float:
+    """A floor, infinite where it is more than a key that everybody has can have."""
+    return floor if floor <= most_of(task, base) else math.inf
 
 
 def floor_for(task: Task, quantity: Quantity, reports: int, width: float) -> float:

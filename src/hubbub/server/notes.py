@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hubbub.primitives.arrays import UInt64s
+from hubbub.primitives.text import visible
 from hubbub.server.truncation import Truncation, unknown_words
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ def remarks(task: Task, heard: int) -> list[str]:
             f"with probability {task.keys.alias_odds:.2g}, and is then counted with it."
         )
     return notes
+
+
+def shared_first(notes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """What is said beside several groups: what holds for all of them, then the rest with the name of the group."""
+    first = next(iter(notes.values()), ())
+    shared = [note for note in first if all(note in said for said in notes.values())]
+    apart = (
+        f"{visible(name)}: {note}" for name, said in notes.items() for note in said if note not in shared
+    )
+    return (*shared, *apart)
 
 
 def cut_notes(task: Task, ids: UInt64s, names: Sequence[str]) -> list[str]:

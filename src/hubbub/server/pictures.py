@@ -16,6 +16,7 @@ from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import optional
 from hubbub.primitives.markup import Markup, paragraph, table, whisker, whole
 from hubbub.primitives.text import visible
+from hubbub.server.truncation import short_alarm
 
 if TYPE_CHECKING:
     from hubbub.server.estimates import Estimate
@@ -78,7 +79,10 @@ def _span(shown: Estimate) -> tuple[float, float]:
 
 
 def draw(found: Estimate, best: Estimate, meaning: str, dark: bool, axes: Any) -> Any:
-    """The `best` rows with their intervals on matplotlib's axes, made here if none are given; returns them."""
+    """The `best` rows with their intervals on matplotlib's axes, made here if none are given; returns them.
+
+    Warnings are below, in short, before the guarantee.
+    """
     paper, ink, soft, lines, strong, noise = _DARK if dark else _LIGHT
     if axes is None:
         pyplot = optional("matplotlib.pyplot", "plots")
@@ -106,11 +110,13 @@ def draw(found: Estimate, best: Estimate, meaning: str, dark: bool, axes: Any) -
         spine.set_visible(False)
     title = f"{meaning[0].upper()}{meaning[1:]}, with {100 * found.level:g}% intervals"
     axes.set_title(title, loc="left", color=ink, fontsize=11)
-    axes.set_xlabel(
-        f"{found.reports:,} reports. {found.guarantee.short()}. Grey: not told from noise.", color=soft
-    )
+    said = ["Nothing stands out."] if found.findings.nothing and len(best) else []
+    said += [lost] if (lost := short_alarm(found.truncation, found.losses)) else []
+    below = f"{found.reports:,} reports. {found.guarantee.short()}. Grey: not told from noise."
+    warned = [textwrap.fill(" ".join(said), 100)] if said else []
+    axes.set_xlabel("\n".join([*warned, below]), color=ink if said else soft, parse_math=False)
     if not len(best):
-        said = textwrap.fill(found.findings.words(found.quantity, found.reports), 80)
-        axes.text(0.5, 0.5, said, color=ink, ha="center", va="center", transform=axes.transAxes)
+        nothing = textwrap.fill(found.findings.words(found.quantity, found.reports), 80)
+        axes.text(0.5, 0.5, nothing, color=ink, ha="center", va="center", transform=axes.transAxes)
         axes.set_xticks([])
     return axes

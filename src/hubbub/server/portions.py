@@ -1,6 +1,7 @@
 """Which strata a question is about: for whom, and since when.
 
-Everything here is about strata by name, so that whoever keeps their states reads only those that are asked for.
+Choices and groups are of strata by name, so that whoever keeps their states reads only those that are asked for. Who
+has all of them adds up what was chosen (`chosen_strata`, `sum_of`).
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hubbub.model.state import State
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.text import visible
+from hubbub.protocol.files import counts_in
 from hubbub.protocol.strata import Stratum, check_label, is_within, label_names
 from hubbub.protocol.task import Task
+from hubbub.server.fold import merge_into
 
 #: What groups can be made by besides labels.
 PERIOD = "period"
@@ -128,3 +132,55 @@ def withheld(reports: Mapping[str, int], least: int) -> dict[str, str]:
         reasons[name] = "withheld, too: the whole less the groups that are shown would tell what is withheld"
         missing += reports[name]
     return reasons
+
+
+def chosen_strata(task: Task, states: Mapping[Stratum, State], choice: Choice) -> list[Stratum]:
+    """The strata of a choice, unless they must not be shown apart from the others (`minimum_reports`).
+
+    Labels are looked at first, then periods among those with the labels. In both steps what is chosen must have all
+    groups that would be withheld beside the others, or none of them.
+    """
+    found = choice.of(task, states)
+    labels = Choice(choice.where).of(task, states)
+    if choice.where:
+        _check_shown(by(task, states, sorted(choice.where)), labels, states, task.minimum_reports)
+    if (choice.first, choice.last) != (None, None):
+        _check_shown(by(task, labels, [PERIOD]), found, states, task.minimum_reports)
+    return found
+
+
+def _check_shown(
+    groups: Mapping[str, list[Stratum]],
+    chosen: Iterable[Stratum],
+    states: Mapping[Stratum, State],
+    least: int,
+) -> None:
+    hidden = withheld(counts_of(groups, states), least)
+    wanted = set(chosen)
+    touched = [group for group in hidden if wanted & set(groups[group])]
+    if touched and len(touched) < len(hidden):
+        raise Refused(f"{touched[0]} is not shown: {hidden[touched[0]]}.")
+
+
+def sum_of(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> State:
+    """The state of some strata together."""
+    total = task.mechanism.empty(task.keys)
+    for stratum in strata:
+        merge_into(total, states[stratum])
+    return total
+
+
+def reports_in(states: Mapping[Stratum, State]) -> int:
+    """All of them: what a share of forgers is a share of, whichever strata these have chosen."""
+    return sum(state.count for state in states.values())
+
+
+def heard_in(task: Task, states: Mapping[Stratum, State], strata: Iterable[Stratum]) -> int:
+    """Reports that say something about keys."""
+    return sum(task.mechanism.heard(states[stratum], task.keys) for stratum in strata)
+
+
+def counts_of(groups: Mapping[str, list[Stratum]], states: Mapping[Stratum, State]) -> dict[str, int]:
+    """Reports of each group."""
+    counts = counts_in(states)
+    return {group: sum(counts[stratum] for stratum in strata) for group, strata in groups.items()}

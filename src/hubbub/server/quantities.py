@@ -12,8 +12,9 @@ import numpy as np
 from hubbub.model.count_laws import Spread
 from hubbub.model.mechanism import Moments, Quantity, Refinement
 from hubbub.primitives.arrays import Bools, Floats, UInt64s
+from hubbub.primitives.errors import Refused
 from hubbub.server.cases import Range
-from hubbub.server.findings import floor_for, largest_value, side_of, strength, towards, width_for
+from hubbub.server.findings import attainable, floor_for, most_of, side_of, strength, towards, width_for
 from hubbub.server.forgers import largest_lift, least_away, without
 from hubbub.server.intervals import Wanted, tie_levels
 from hubbub.server.quotients import least_named, selected_normal_limits
@@ -82,11 +83,29 @@ class _Judged:
     unknown: Bools
 
 
+def offered_quantity(task: Task, asked: Quantity | None) -> Quantity:
+    """What is asked for, or the main thing; what the mechanism cannot estimate is refused."""
+    quantity = asked or task.mechanism.quantities[0]
+    if quantity not in (*task.mechanism.quantities, "sum"):
+        offered = ", ".join(task.mechanism.quantities)
+        raise Refused(
+            f"Mechanism {task.mechanism.name} cannot estimate {quantity!r} here; it offers {offered}."
+        )
+    if quantity == "sum" and task.messages:
+        raise Refused("Sums need the number of people, which a random number of messages each does not tell.")
+    return quantity
+
+
+def base_of(task: Task, quantity: Quantity) -> Quantity:
+    """What is estimated: of a sum, what it is a multiple of, the mean or the frequency."""
+    if quantity != "sum":
+        return quantity
+    return "mean" if "mean" in task.mechanism.quantities else "frequency"
+
+
 def answer(task: Task, state: State, question: Question) -> Answer:
-    """From the state of all reports; of a sum, what it is a multiple of: the mean, or the frequency."""
-    base = question.quantity
-    if base == "sum":
-        base = "mean" if "mean" in task.mechanism.quantities else "frequency"
+    """From the state of all reports; of a sum, what it is a multiple of (`base_of`)."""
+    base = base_of(task, question.quantity)
     moments = task.mechanism.moments(state, task.keys, question.ids)
     reports = task.mechanism.heard(state, task.keys)
     people = task.messages or task.keys.tree is not None or task.rotation > 1
@@ -99,8 +118,7 @@ def answer(task: Task, state: State, question: Question) -> Answer:
     if base == "conditional" and moments.counts is None and not question.simultaneous:
         found = _as_selected(task, moments, found, question)
     if wanted is not None and moments.counts is not None:
-        largest = 1.0 if base in ("frequency", "conditional") else largest_value(task)
-        floor = largest * wanted.least_share(moments.counts, question.apart)
+        floor = most_of(task, base) * wanted.least_share(moments.counts, question.apart)
         silent = int((np.asarray(moments.counts.reports) == 0).sum())
         if silent:
             notes.append(
@@ -123,6 +141,7 @@ def answer(task: Task, state: State, question: Question) -> Answer:
         notes += better.notes
         significance = strength(value, error, side)
         floor = question.apart * float(np.median(error)) if len(error) else floor
+    floor = attainable(floor, task, base)
     return Answer((value, error, low, high), significance, floor, found.unknown, tuple(notes))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from hubbub.primitives.arrays import Floats, Int64s
 from hubbub.primitives.errors import Refused
+from hubbub.primitives.text import visible
 
 if TYPE_CHECKING:
     from hubbub.model.state import State
@@ -94,6 +95,15 @@ class Truncation:
         hopeless = ", though no key is planned to stand out even then" if self.outstanding == 0 else ""
         return f"{text} {kept if self.suggested == self.limit else other}{hopeless}."
 
+    def short(self) -> str:
+        """The same in one line."""
+        if self.dropped is not None:
+            return f"{_percent(self.dropped)} of all entries were dropped; estimates are of those that were kept."
+        return (
+            f"{_percent(self.longer)} ± {_percent(self.longer_error)} of all records were longer than {self.limit} "
+            "entries; estimates are of what was kept of them."
+        )
+
     def _extent(self) -> str:
         """What share of all entries may have been dropped."""
         most = (
@@ -109,6 +119,28 @@ class Truncation:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+#: What was lost in each of several groups or sides, with its name.
+Losses = tuple[tuple[str, Truncation | None], ...]
+
+
+def alarms(whole: Truncation | None, losses: Losses) -> list[str]:
+    """What has to be known before any number is read: of the whole, and of each group."""
+    said = [whole.words()] if whole is not None and whole.alarming else []
+    return [*said, *(f"{visible(name)}: {lost.words()}" for name, lost in losses if lost and lost.alarming)]
+
+
+def short_alarm(whole: Truncation | None, losses: Losses) -> str:
+    """The same in one line, of groups the one that lost most; empty if nothing has to be known."""
+    if whole is not None and whole.alarming:
+        return whole.short()
+    lost = [(name, each) for name, each in losses if each and each.alarming]
+    if not lost:
+        return ""
+    name, worst = max(lost, key=lambda pair: pair[1].dropped or pair[1].lost)
+    several = f"In {len(lost):,} groups entries were dropped, most in " if len(lost) > 1 else ""
+    return f"{several}{visible(name)}: {worst.short()}"
 
 
 def corrected_words(truncation: Truncation) -> str:

@@ -95,6 +95,7 @@ def _shown(
         "words": found.words(
             lambda value: f"{unit.text(value).removesuffix('%')}{' points' if percent else ''}"
         ),
+        "lost": found.lost,
         "unit": "points" if percent else "",
         "rows": [_row(row, scale, unit) for row in listed.rows()],
         "keys": found.candidates,

@@ -153,14 +153,13 @@ def _new_keys(
     if finding is None or isinstance(finding, str):
         return None, {"words": finding or "", "searched": 0, "whole": 0, "cut": 0}
     found = finding.estimated(quantity, view.level)
-    lost = found.estimate.truncation
     return found, {
         "words": found.words(),
         "searched": found.estimate.reports,
         "whole": len(whole_keys(found)),
         "cut": int(found.cut.sum()),
         # What stands out was decided by the search; what is lost to long records has to be known all the same.
-        "warnings": [lost.words()] if lost is not None and lost.alarming else [],
+        "warnings": found.lost,
     }
 
 
