@@ -2,8 +2,8 @@
 
 A crowd with long-tailed lengths (or a data set in the compact form of `hubbub.experiments.datasets`) is sampled down to
 k entries once; that crowd is the truth, and it is collected from `--runs` times with other coins, by a mechanism
-in the form that the planner takes for the quantity. Values lie in -1:1, 1:5 or -1:3. Counted are keys that somebody has:
-single intervals (one key at a time, 95%), and runs in which the intervals for all keys together hold for all of them.
+in the form that the planner takes for the quantity. Values are in -1:1, 1:5 or -1:3. Counted are keys that have
+holders: single intervals (one key at a time, 95%), and runs in which the intervals for all keys together hold for all.
 Conditional means: keys of which anything is known (not marked ?), and whose true mean is not an end of the range (there
 an interval can miss on one side only); and again those that stand out among all keys.
 

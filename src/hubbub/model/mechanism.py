@@ -300,7 +300,7 @@ class Mechanism(BaseModel, ABC):
         return 1.0
 
     def heard_about(self, state: State, keys: Keys, ids: UInt64s, more: int = 0) -> Floats:
-        """What each key's estimate is divided by: the reports that it is made from, `more` in addition to the state's."""
+        """What each key's estimate is divided by: the reports that it is made from, `more` besides the state's."""
         return np.full(len(ids), float(self.heard(state, keys) + more))
 
     def influence(

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from hubbub.mechanisms.shared.hashed import Hashed
-from hubbub.mechanisms.sketch_response import SketchResponse
 from hubbub.model.hashing import bucket_bits, seed_rows
 from hubbub.model.keys import Keys
 from hubbub.model.telltale import sharing
@@ -40,11 +39,7 @@ def seed_findings(task: Task, kept: UInt64s) -> list[Finding]:
     seeds = telltales_of(task)[0]
     excess = seeds.cells * float(seeds.most)  # by which factor a record makes a seed likelier, at most
     found = [_shared(task, mechanism, kept, excess)] if mechanism.buckets > 1 else []
-    if (
-        isinstance(mechanism, SketchResponse)
-        and mechanism.names_evenly
-        and keys.cohorts == 1 < mechanism.buckets
-    ):
+    if mechanism.names_evenly and keys.cohorts == 1 < mechanism.buckets:
         found.append(_named(mechanism, keys, kept))
     return [*found, _signed(task, kept, excess)] if any(vote.signed for vote in mechanism.no_votes) else found
 

@@ -69,9 +69,7 @@ class Hashed(Mechanism):
 
     chosen: ClassVar[frozenset[str]] = frozenset({"buckets"})
 
-    family: Family = Field(
-        default="walsh", description="hash family: walsh (fast decode) or prf (as published)"
-    )
+    family: Family = Field(default="walsh", description="hash family: walsh (fast) or prf (as published)")
     buckets: int = Field(default=0, ge=0, le=1 << 20, description="hash buckets (0: chosen by variance)")
     users: int = Field(
         default=100_000, ge=1, le=1 << 40, description="expected users, for the width of the seed"
@@ -131,10 +129,7 @@ class Hashed(Mechanism):
 
     @abstractmethod
     def kernel_and_shape(self) -> tuple[Kernel, NamedTuple]:
-        """The kernel (tape, start, count, records, shape, reports), and what it needs of the parameters.
-
-        `records` are `HashedRecords`; it fills `reports` [n, fields after the seed].
-        """
+        """The kernel (tape, start, count, `HashedRecords`, shape, [n, fields after the seed]), and its parameters."""
 
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
         reports = self.respond(keys, entries, seeds, coins, len(self.report_fields()))
@@ -371,6 +366,11 @@ class Hashed(Mechanism):
             yield vote.of(bucket) * sign if vote.signed else vote.of(bucket)
 
     # What a forger can make of it
+
+    @property
+    def names_evenly(self) -> bool:
+        """Whether each seed and bucket is reported with the same probability, whatever the record is."""
+        return False
 
     def contributions(self, keys: Keys, reports: UInt64s, ids: UInt64s) -> Floats:
         return loudness.hashed_contributions(self, keys, reports, ids)
