@@ -283,6 +283,8 @@ def contrast(
     width = width_for(together, len(one))
     # Seen every other time; with many keys most are rare, and the error of the typical one is the noise.
     floor = width * float(np.median(known)) if len(known) else math.inf
+    means = max(task.high, 0.0) - min(task.low, 0.0)
+    most = {"frequency": 1.0, "mean": means, "conditional": task.high - task.low}.get(one.quantity, math.inf)
     return Comparison(
         sides,
         one.keys,
@@ -300,7 +302,7 @@ def contrast(
         one.guarantee if one.guarantee.epsilon >= two.guarantee.epsilon else two.guarantee,
         len(one),
         int(differs.sum()),
-        floor,
+        floor if floor <= most else math.inf,
         _notes(task, one, two),
         losses=((sides[0], one.truncation), (sides[1], two.truncation)),
     )
