@@ -256,7 +256,8 @@ class Exactly:
 
 
 @pytest.mark.parametrize(
-    ("background", "gain"), [(0.3, 4.0), (0.3, 8.0), (0.6, 8.0), (1.1, 15.0), (2.5, 20.0)]
+    ("background", "gain"),
+    [(0.3, 4.0), (0.3, 8.0), (0.6, 8.0), (1.1, 15.0), (1.5, 5.0), (2.0, 3.1), (2.5, 20.0)],
 )
 @pytest.mark.parametrize("values", [SYMMETRIC, Range(1.0, 5.0, 0.0, 5.0), Range(1.0, 5.0, 3.0, 2.0)])
 def test_means_hold_for_every_key(background: float, gain: float, values: Range) -> None:

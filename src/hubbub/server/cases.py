@@ -273,10 +273,10 @@ class Cases:
         For them, what counts is the sum and "named less than c times" together, added up exactly, with the least
         frequency that goes with the value. Keys that are named c times or more have odds of their own. So the tail is
         divided by the probability that an absent key is among the rare ones: then the two kinds of misses add up to
-        the odds. If c = 2 and votes for and against weigh alike, the others hardly ever miss where a single name is
-        likely, and rare ones have all of the odds. But a key that is held a little is named once more often than an
-        absent one. So if c = 2, the tail must also be small, up to `_CAREFUL`, at the frequency that makes this one
-        name likeliest.
+        the odds. If c = 2 and votes for and against weigh alike, the others hardly miss with fewer than four votes (all
+        on one side, these are two standard errors from 0), and rare ones have the odds of having fewer. But a key that
+        is held a little is named once more often than an absent one. So if c = 2, the tail must also be small, up to
+        `_CAREFUL`, at the frequency that makes this one name likeliest.
         """
         rare = self._rare
         if not rare.any():
@@ -295,18 +295,20 @@ class Cases:
 
         single, found = limit == 2, tail.copy()
         own = few(self._least_with(value, values))
-        own = own / (self._rarity if values.center else np.where(single, 1.0, self._rarity))
+        rarity, quiet = self._rarity
+        own = own / (rarity if values.center else np.where(single, quiet, rarity))
         if single.any():
             own = np.where(single, np.maximum(own, few(self._frequency_with(value, values)) / _CAREFUL), own)
         found[rare] = own
         return np.minimum(found, 1.0)
 
     @cached_property
-    def _rarity(self) -> Floats:
-        """The probability that an absent key is among the rare ones."""
+    def _rarity(self) -> tuple[Floats, Floats]:
+        """The probabilities that an absent key is among the rare ones, and that it has fewer than four votes."""
         rare, side = self._rare, self.counts.signed_noise[0] / 2
         law = Law(self.reports[rare], side, side)
-        return law.among_few(-np.inf, least_telling(self.counts.idle * law.reports), 1.0)
+        limit = least_telling(self.counts.idle * law.reports)
+        return law.among_few(-np.inf, limit, 1.0), law.among_few(-np.inf, 4, 1.0)
 
     def votes_law(self, value: Any, values: Range, frequency: Any) -> Law:
         """Votes for and against if this is the mean value: as many as N varies, each for the key by the same odds."""
@@ -343,19 +345,14 @@ class Cases:
                 found = under()
             return self._with_rare(found, value, side, values) if values.balanced else found
 
-        def above(value: Floats) -> Floats:
-            return tail(value, 1)
-
-        def below(value: Floats) -> Floats:
-            return tail(value, -1)
-
         law, unit = self.value_law(found, values)
         step = 2 * unit * np.sqrt(np.maximum(law.cast, 1)) / self.reports
         found = np.asarray(found, dtype=np.float64)
         no_names = -values.center * laws.idle / laws.gain if values.center else 0.0
         bottom = no_names if values.center and values.low >= 0 else -np.inf
         top = no_names if values.center and values.high <= 0 else np.inf
-        return solve(above, odds / 2, found, -step, bottom), solve(below, odds / 2, found, step, top)
+        low = solve(lambda mean: tail(mean, 1), odds / 2, found, -step, bottom)
+        return low, solve(lambda mean: tail(mean, -1), odds / 2, found, step, top)
 
     def _part(self, some: Bools) -> Cases:
         """Only some of the cases."""
