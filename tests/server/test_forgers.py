@@ -181,9 +181,9 @@ def test_attacks_that_look_first(name: str, more: dict[str, Any]) -> None:
     mechanism, users, forgers = make_mechanism(name, **{"epsilon": 1.0, **more}), 2000, 400
     task = task_for(mechanism, _KEYS)
     asked = [quantity for quantity in mechanism.quantities if quantity != "conditional" or name == "privkv"]
-    ways = [(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)]
-    useful = [(f, m) for f, m in ways if (f and "frequency" in asked) or (m and "mean" in asked)]
-    loud = [_loudest(task, way, forgers) for way in useful]
+    ways = {"frequency": [(1.0, 0.0), (-1.0, 0.0)], "mean": [(0.0, 1.0), (0.0, -1.0)]}
+    sent = {each: [_loudest(task, way, forgers) for way in ways[each]] for each in ways if each in asked}
+    sent["conditional"] = [state for states in sent.values() for state in states]
     missed = {(quantity, kind): 0 for quantity in asked for kind in ("one", "all", "fewer")}
     for run in range(16):
         crowd = _crowd(mechanism.values, run).slice(0, users)
@@ -193,7 +193,9 @@ def test_attacks_that_look_first(name: str, more: dict[str, Any]) -> None:
             keys = [0, 1, 2] if kind == "all" else [0]
             allowed = int(0.7 * forgers) if kind == "fewer" else forgers
             options: dict[str, Any] = {"simultaneous": kind == "all", "forgers": allowed}
-            rows = (estimate(task, honest.merge(each), keys, quantity, **options)["0"] for each in loud)
+            rows = (
+                estimate(task, honest.merge(each), keys, quantity, **options)["0"] for each in sent[quantity]
+            )
             missed[quantity, kind] += any(not row.low <= truth <= row.high for row in rows)
     for quantity in asked:
         assert missed[quantity, "one"] <= 9, missed
