@@ -36,7 +36,7 @@ from hubbub.collect.writing import Arrival, Written, write_together
 from hubbub.device.client import Client
 from hubbub.model.mechanism import Quantity
 from hubbub.model.state import State
-from hubbub.plan.advice import advised
+from hubbub.plan.advice import advised, largest_seen
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.over_time import spending
 from hubbub.protocol.device_document import device_document
@@ -289,7 +289,8 @@ class Service:
         if not (findings.nothing or lost):
             return found
         loss = (round(truncation.longer, 2), round(truncation.lost, 2)) if truncation and lost else None
-        facts = (findings.candidates, findings.nothing, f"{found.reports:.1e}", loss)
+        largest = largest_seen(task, found) if lost else None
+        facts = (findings.candidates, findings.nothing, f"{found.reports:.1e}", loss, f"{largest or 0:.1f}")
 
         def ask() -> Advice:
             new = advised(task, found)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from hubbub.model.mechanism import Goal, Quantity
 from hubbub.plan.entries import Limit, best_entries
 from hubbub.plan.inverse import Inverse
@@ -31,9 +33,12 @@ def advised(task: Task, estimate: Estimate, histogram: Mapping[int, int] | None 
         findings = replace(findings, advice=outlook(task, estimate))
     if truncation is not None and truncation.alarming:
         lengths = histogram or rough_lengths(task, truncation, estimate.reports)
-        better = entries_to_take(task, estimate.quantity, estimate.reports, lengths)
+        better = entries_to_take(
+            task, estimate.quantity, estimate.reports, lengths, largest_seen(task, estimate)
+        )
         if better is not None:
-            truncation = replace(truncation, suggested=better.max_entries, outstanding=better.found)
+            outstanding = better.found if findings.nothing else None
+            truncation = replace(truncation, suggested=better.max_entries, outstanding=outstanding)
     return replace(estimate, findings=findings, truncation=truncation)
 
 
@@ -108,14 +113,24 @@ def _outlook_with_forgers(task: Task, estimate: Estimate, wanted: float, floor: 
     return f"{while_forged}, a {what} of {wanted:g} takes about {_rounded(people):,} people."
 
 
-def entries_to_take(task: Task, quantity: Quantity, users: int, histogram: Mapping[int, int]) -> Limit | None:
+def largest_seen(task: Task, estimate: Estimate) -> float | None:
+    """The share of the most frequent key after sampling down, if all keys were looked at and it stands out."""
+    everything = task.keys.kind == "closed" and len(estimate) == task.keys.count
+    if not everything or estimate.quantity != "frequency" or not estimate.findings.count:
+        return None
+    return float(np.max(estimate.value))
+
+
+def entries_to_take(
+    task: Task, quantity: Quantity, users: int, histogram: Mapping[int, int], seen: float | None = None
+) -> Limit | None:
     """The max_entries that the planner would take for records of these lengths, None if it has no answer.
 
-    `histogram` says how many users have how many entries.
+    `histogram` says how many users have how many entries, `seen` is the largest share that has been estimated.
     """
     keys = task.keys.count if task.keys.kind == "closed" else 1 << task.keys.bits
     try:
-        return best_entries(goal_of_task(task, quantity, users, keys), histogram)
+        return best_entries(goal_of_task(task, quantity, users, keys), histogram, seen=seen)
     except Refused:
         return None
 

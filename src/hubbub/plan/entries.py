@@ -64,13 +64,22 @@ class Limit:
         }
 
 
-def best_entries(goal: Goal, histogram: Mapping[int, int], unit_size: float = 1.0) -> Limit:
-    """The max_entries to take (that of the goal is not looked at), and what it costs.
+def best_entries(
+    goal: Goal, histogram: Mapping[int, int], unit_size: float = 1.0, seen: float | None = None
+) -> Limit:
+    """The max_entries to take, and what it costs.
 
-    `histogram` says how many users have how many entries; keys are taken to follow Zipf's law. Errors are in units
-    of the values, as in `rank`.
+    `histogram` says how many users have how many entries; keys are taken to follow Zipf's law. If `seen` is the largest
+    share that a collection with the max_entries of the goal has shown, then the law is one that goes with it. Errors
+    are in units of the values, as in `rank`.
     """
-    return entry_limits(goal, Profile.zipf(Lengths.of(histogram, goal.keys), goal.keys), unit_size)[0]
+    lengths = Lengths.of(histogram, goal.keys)
+    profile = (
+        Profile.zipf(lengths, goal.keys)
+        if seen is None
+        else Profile.seen(lengths, goal.keys, seen, goal.max_entries)
+    )
+    return entry_limits(goal, profile, unit_size)[0]
 
 
 def entry_limits(

@@ -74,16 +74,26 @@ class Profile:
         """
         if largest is None:
             return cls._of_exponent(lengths, keys, USUAL)
-        low, high = _FLATTEST, _STEEPEST
-        least, most = (float(cls._of_exponent(lengths, keys, end).shares[0]) for end in (low, high))
+        least, most = (
+            float(cls._of_exponent(lengths, keys, end).shares[0]) for end in (_FLATTEST, _STEEPEST)
+        )
         if not least <= largest <= most:
             raise Refused(
                 f"With these lengths the most frequent of {keys:,} keys has a share between {least:.3g} and "
                 f"{most:.3g}, not {largest:g}."
             )
+        return cls.seen(lengths, keys, largest, int(lengths.entries.max()))
+
+    @classmethod
+    def seen(cls, lengths: Lengths, keys: int, largest: float, limit: int) -> Profile:
+        """The same where `largest` is what sampling down to `limit` left of it, or as near to it as can be.
+
+        What is left grows with the exponent.
+        """
+        low, high = _FLATTEST, _STEEPEST
         while high - low > 1e-4:
             middle = (low + high) / 2
-            reached = float(cls._of_exponent(lengths, keys, middle).shares[0])
+            reached = float(cls._of_exponent(lengths, keys, middle).kept(limit)[0])
             low, high = (middle, high) if reached < largest else (low, middle)
         return cls._of_exponent(lengths, keys, high)
 
