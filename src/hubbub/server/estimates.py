@@ -359,7 +359,10 @@ def estimate(
     if forged:
         notes.append(forgers_note(forged, state.count))
     if found.unknown.any():
-        notes.append("? marks keys whose frequency cannot be told from 0: nothing is known about their mean.")
+        notes.append(
+            f"Marked ?: {np.count_nonzero(found.unknown):,} of {len(names):,} keys, whose frequency cannot be told"
+            " from 0; nothing is known about their mean."
+        )
     flagged = ~(found.significance > question.apart)
     if len(names) < candidates:
         notes.append(
