@@ -196,7 +196,8 @@ def test_conditional_means_are_flagged_by_the_share_of_holders_among_all_keys() 
     assert result.flagged[~known].all()
     assert result.flagged[1:].all()
     assert "in the noise" in str(result)
-    assert f"Marked ?: {(~known).sum()} of 300 keys, " in str(result)  # said also where the rows shown have no ?
+    # also where the rows shown have no ?
+    assert f"Marked ?: {(~known).sum()} of 300 keys, " in str(result)
 
 
 def test_where_nothing_stands_out_that_is_the_answer() -> None:
