@@ -99,11 +99,11 @@ def test_one_bit_form_is_sparse_sum_with_one_entry() -> None:
 def test_intervals_where_blocks_are_nearly_empty(epsilon: float, keys: int) -> None:
     """Half of the keys have holders, half of the people have no entry: 94 to 96.5% of all keys, and of absent ones.
 
-    300 collections; keys in different blocks are independent but for who is empty. Beyond these limits once in a
+    150 collections; keys in different blocks are independent but for who is empty. Beyond these limits once in a
     million times. Where votes around a key alone in its block were taken for those of other keys, 98.8% held; where
     empty records were forgotten, 90%.
     """
-    users, runs = 1000, 300
+    users, runs = 1000, 150
     task = task_for(HadamardResponse(epsilon=epsilon), size=keys)
     order = np.random.default_rng(2).permutation(users)
     ids = np.where(order < users // 2, order % (keys // 2), 0).astype(np.uint64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from statistics import NormalDist
@@ -96,13 +97,18 @@ def measured(name: str, kind: str) -> dict[str, tuple[Option, float, float]]:
     return found
 
 
+def measured_once(names: Iterable[str]) -> list[Any]:
+    """Goals as parameters: tests of one goal run in one process, which measures it once."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(f"plan: {name}")) for name in names]
+
+
 def test_the_goals_reach_every_mechanism() -> None:
     suitable = {option.name for goal in GOALS.values() for option in rank(goal) if option.mechanism}
     assert suitable == set(mechanisms())
 
 
 @pytest.mark.parametrize("kind", CROWDS)
-@pytest.mark.parametrize("name", GOALS)
+@pytest.mark.parametrize("name", measured_once(GOALS))
 def test_predictions_come_true(name: str, kind: str) -> None:
     """Mean squared errors are within six standard errors of the prediction (false alarms below 1e-6 each).
 
@@ -124,7 +130,7 @@ def test_predictions_come_true(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CROWDS)
-@pytest.mark.parametrize("name", [name for name, goal in GOALS.items() if goal.unit == "record"])
+@pytest.mark.parametrize("name", measured_once(name for name, goal in GOALS.items() if goal.unit == "record"))
 def test_the_ranking_is_the_measured_one(name: str, kind: str) -> None:
     """Wherever two predicted errors are more than 10% apart, the measured ones are in the same order.
 
