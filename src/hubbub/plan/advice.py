@@ -72,7 +72,8 @@ def outlook(task: Task, estimate: Estimate) -> str:
     wanted = 10.0 ** (math.ceil(math.log10(0.9 * floor)) - 1)
     if estimate.forgers:
         return _outlook_with_forgers(task, estimate, wanted, estimate.findings.floor / each)
-    keys = estimate.findings.candidates
+    # Among all keys of a vocabulary, whichever are asked for: as what stands out is judged.
+    keys = max(estimate.findings.candidates, task.keys.count if task.keys.kind == "closed" else 0)
     goal = goal_of_task(task, "frequency" if share else "mean", estimate.reports, keys)
     error = wanted / width_for(estimate.level, keys * estimate.findings.groups)
     inverse = Inverse(goal, largest)

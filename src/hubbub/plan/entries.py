@@ -143,7 +143,11 @@ def _noise(option: Option, mechanism: Mechanism, goal: Goal, profile: Profile) -
 
 
 def _between(limit: int, known: Mapping[int, _Noise]) -> _Noise:
-    """From the nearest limits that have been worked out: for every share a power of the limit."""
+    """From the nearest limits that have been worked out: for every share a power of the limit.
+
+    Where another mechanism is taken from some limit between them on, variances may leap there: up to it, those of the
+    first one grow in proportion.
+    """
     if limit in known:
         return known[limit]
     limits = np.array(list(known), dtype=np.float64)
@@ -151,6 +155,8 @@ def _between(limit: int, known: Mapping[int, _Noise]) -> _Noise:
         return next(iter(known.values()))
     place = int(np.clip(np.searchsorted(limits, limit), 1, len(limits) - 1))
     below, above = known[int(limits[place - 1])], known[int(limits[place])]
+    if below.option.name != above.option.name and limits[place - 1] < limit < limits[place]:
+        return replace(below, variances=below.variances * limit / limits[place - 1])
     along = math.log(limit / limits[place - 1]) / math.log(limits[place] / limits[place - 1])
     nearest = above if along > 0.5 else below
     powers = (1 - along) * np.log(below.variances) + along * np.log(above.variances)

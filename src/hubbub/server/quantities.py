@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import NormalDist
@@ -117,6 +118,9 @@ def answer(task: Task, state: State, question: Question) -> Answer:
     found = _judged(task, moments, base, question.width, wanted)
     if base == "conditional" and moments.counts is None and not question.simultaneous:
         found = _as_selected(task, moments, found, question)
+    if moments.spread is not None and len(question.ids):
+        # How many entries records have, where they are taken whole, is known by now.
+        floor = question.apart * _scale_of(task, base) * math.sqrt(float(moments.spread.absent.mean()))
     if wanted is not None and moments.counts is not None:
         floor = most_of(task, base) * wanted.least_share(moments.counts, question.apart)
         silent = int((np.asarray(moments.counts.reports) == 0).sum())
@@ -170,8 +174,7 @@ def _judged(task: Task, moments: Moments, base: Quantity, width: float, wanted: 
         assert moments.frequency_variance is not None
         distance = strength(moments.frequency, np.sqrt(moments.frequency_variance), "above")
     elif moments.spread is not None:
-        scale = 1.0 if base == "frequency" else task.scale.half
-        distance = strength(value, scale * np.sqrt(moments.spread.absent), "above")
+        distance = strength(value, _scale_of(task, base) * np.sqrt(moments.spread.absent), "above")
     else:
         distance = strength(value, error, "above")
     if wanted is not None and moments.counts is not None:
@@ -269,9 +272,14 @@ def normal_limits(
     error, unflagged = np.sqrt(variance), np.zeros(len(value), dtype=bool)
     if moments.spread is None:
         return value, error, value - width * error, value + width * error, unflagged
-    scale = 1.0 if quantity == "frequency" else task.scale.half
+    scale = _scale_of(task, quantity)
     low, high = moments.spread.limits(value / scale, width, _wider(moments, moments.spread))
     return value, error, np.minimum(scale * low, value), np.maximum(scale * high, value), unflagged
+
+
+def _scale_of(task: Task, base: Quantity) -> float:
+    """What 1 in scaled units is in those of the task."""
+    return 1.0 if base == "frequency" else task.scale.half
 
 
 def _wider(moments: Moments, spread: Spread) -> Floats:
