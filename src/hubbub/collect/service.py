@@ -119,7 +119,7 @@ class Service:
         self._advice: Remembered[tuple[object, ...], Advice] = Remembered(_PAST_REMEMBERED)
         #: What groups and periods are compared to, and points of trends (`hubbub.collect.trends`).
         self.comparisons: Remembered[tuple[object, ...], Comparison] = Remembered(_REMEMBERED)
-        self.points: Remembered[tuple[object, ...], tuple[Estimate, Estimate]] = Remembered(_PAST_REMEMBERED)
+        self.points: Remembered[tuple[object, ...], tuple[Estimate, ...]] = Remembered(_PAST_REMEMBERED)
 
     def device_document(self, digest: str) -> bytes | None:
         """What devices in other languages are told of a task; None if there is no such task."""

@@ -185,15 +185,16 @@ def _trend(
     names = enough[-MOST_PERIODS:]
     pairs = max(len(names) - 1, 1)
 
-    def point(name: str) -> tuple[Estimate, Estimate]:
-        """With the interval of a single point, and with one that holds for all that is shown together."""
+    def point(name: str) -> tuple[Estimate, ...]:
+        """Its own interval, that for its differences, and one that holds for all of these together."""
         state, strict = service.sums.of(task, shelves[name]), 1 - (1 - level) / pairs
         return (
             estimate(task, state, keys, quantity, level, refine="none"),
-            estimate(task, state, keys, quantity, strict, simultaneous=True, refine="none"),
+            estimate(task, state, keys, quantity, level, refine="none", average=True),
+            estimate(task, state, keys, quantity, strict, simultaneous=True, refine="none", average=True),
         )
 
-    points: dict[str, tuple[Estimate, Estimate]] = {}
+    points: dict[str, tuple[Estimate, ...]] = {}
     for name in reversed(names):
         if len(points) >= 2 and time.monotonic() > end:
             break
@@ -204,8 +205,7 @@ def _trend(
     for old, name in zip([None, *shown], shown, strict=False):
         changes: Sequence[dict[str, Any] | None] = [None] * len(keys)
         if old is not None and len(old) == len(name):
-            (before, before_strictly), (after, after_strictly) = points[old], points[name]
-            strict, single = (before_strictly, after_strictly), (before, after)
+            single, strict = zip(points[old][1:], points[name][1:], strict=True)
             changes = contrast(task, strict, single, level, False, sides=(old, name), pairs=pairs).rows()
         for row, changed in zip(points[name][0].rows(), changes, strict=True):
             rows[row["key"]].append({"period": name, **row, "change": changed})

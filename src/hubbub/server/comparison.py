@@ -1,7 +1,9 @@
 """Two collections side by side: what differs, key by key, and what cannot be told apart.
 
 Noise is drawn anew for every report, so given the records two collections are independent, whoever took part. The
-difference of two unbiased estimates is unbiased, and its variance is the sum of theirs.
+difference of two unbiased estimates is unbiased, and its variance is the sum of theirs. Which entries of long records
+count is drawn anew, too. So differences are of what is kept on average (`estimate` with `average`): the same people
+have the same, and must not differ.
 
 Its interval is put together from those of the two sides (Zou and Donner 2008). With values a in [l, u] and b in
 [l', u'], that of a - b is
@@ -254,7 +256,10 @@ def compare(
     together = 1 - (1 - level) / pairs
 
     def ask(level: float, simultaneous: bool) -> tuple[Estimate, Estimate]:
-        one, two = (estimate(*side, keys, quantity, level, simultaneous, "none") for side in (first, second))
+        one, two = (
+            estimate(*side, keys, quantity, level, simultaneous, "none", average=True)
+            for side in (first, second)
+        )
         return one, two
 
     strict = ask(together, True)
@@ -272,7 +277,10 @@ def contrast(
     sides: tuple[str, str],
     pairs: int,
 ) -> Comparison:
-    """The same from estimates of both sides: those that decide what differs, and those whose intervals are shown."""
+    """The same from estimates of both sides: those that decide what differs, and those whose intervals are shown.
+
+    All of what is kept on average.
+    """
     together = 1 - (1 - level) / pairs
     one, two = shown
     apart_low, apart_high = _limits(*strict)

@@ -35,6 +35,7 @@ from hubbub.server.truncation import (
     alarms,
     corrected,
     corrected_words,
+    may_be_long,
     truncation_in_reports,
 )
 
@@ -298,6 +299,7 @@ def estimate(
     correct: bool = False,
     groups: int = 1,
     forgers: float = 0,
+    average: bool = False,
 ) -> Estimate:
     """Estimates for the asked keys (or key, or ids with names), or for every key of a closed vocabulary.
 
@@ -335,8 +337,8 @@ def estimate(
     method = "none" if forged else refine or task.mechanism.refinement
     candidates = task.keys.count if task.keys.kind == "closed" else 0
     drawn = (0.0, np.inf) if counted is None else (counted.drawn, counted.drawn_most)
-    if counted is not None and forged:
-        drawn = (1.0, np.inf)  # lengths may be those of forged reports
+    if (counted is not None and forged) or (counted is None and average and may_be_long(task)):
+        drawn = (1.0, np.inf)  # lengths may be those of forged reports, or are not known at all
     question = Question(ids, quantity, level, simultaneous, method, groups, forged, candidates, drawn)
     found = answer(task, state, question)
     columns, floor, notes = (
@@ -349,7 +351,7 @@ def estimate(
         floor = attainable(floor / (1 - counted.lost), task, base_of(task, quantity))
         notes.append(corrected_words(counted))
     truncation = truncation or counted
-    notes += truncation_notes(task, truncation)
+    notes += truncation_notes(task, truncation, average)
     if quantity == "sum":
         value, error, low, high = (state.count * column for column in columns)
         # A sum over honest people only may be of fewer of them.

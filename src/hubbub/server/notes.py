@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hubbub.primitives.arrays import UInt64s
 from hubbub.primitives.text import visible
-from hubbub.server.truncation import Truncation, unknown_words
+from hubbub.server.truncation import Truncation, may_be_long, unknown_words
 
 if TYPE_CHECKING:
     from hubbub.protocol.task import Task
@@ -50,11 +50,10 @@ def cut_notes(task: Task, ids: UInt64s, names: Sequence[str]) -> list[str]:
     ]
 
 
-def truncation_notes(task: Task, truncation: Truncation | None) -> list[str]:
+def truncation_notes(task: Task, truncation: Truncation | None, average: bool) -> list[str]:
     """What is said about records that were sampled down; what is alarming is a warning already."""
-    limit = task.mechanism.max_entries
-    if not task.mechanism.limits_entries or (task.keys.kind == "closed" and task.keys.count <= limit):
+    if not may_be_long(task):
         return []
     if truncation is None:
-        return [unknown_words(task)]
+        return [unknown_words(task, average)]
     return [] if truncation.dropped == 0 or truncation.alarming else [truncation.words()]

@@ -152,13 +152,20 @@ def corrected_words(truncation: Truncation) -> str:
     )
 
 
-def unknown_words(task: Task) -> str:
-    """What is to be said where lengths are not known."""
+def may_be_long(task: Task) -> bool:
+    """Whether records may be sampled down: of a closed vocabulary, they have no more entries than it has keys."""
+    limit = task.mechanism.max_entries
+    return task.mechanism.limits_entries and not (task.keys.kind == "closed" and task.keys.count <= limit)
+
+
+def unknown_words(task: Task, average: bool) -> str:
+    """What is to be said where lengths are not known, of intervals for what is kept on average or what was drawn."""
     limit = task.mechanism.max_entries
     entries = "one entry" if limit == 1 else f"at most {limit} entries"
     advice = "" if limit == 1 else "; a task with count_lengths counts them"
+    hold = "allow for all of them having been drawn" if average else "hold for the entries that are left"
     return (
-        f"Estimates are of records after sampling down to {entries}, and intervals hold for the entries that are left. "
+        f"Estimates are of records after sampling down to {entries}, and intervals {hold}. "
         "How many were longer is not known here, and their keys come out too "
         f"low{_up_to(_largest_factor(task))}{advice}."
     )
