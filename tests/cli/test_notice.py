@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers import prose, refuse, succeed
+from helpers import prose, refuse, run_cli, succeed
 from hubbub.checks.worlds import task_for
 from hubbub.engines.arrow import save_parquet
 from hubbub.mechanisms.registry import make_mechanism
@@ -161,3 +161,7 @@ def test_rehearsal_refuses(tmp_path: Path) -> None:
     refuse("simulate", "--forgers", "0.01", "--users", 20_000, "--runs", 2)
     refuse("simulate", "--forgers", "0.000001", "--users", 20_000)
     refuse("simulate", "--forgers", "0.01", "--users", 20_000, "--target", "no such key")
+    said = refuse("simulate", "--forgers", "0.01", "--users", 20_000, "--attack", "random", "--target", 7)
+    assert "has no target keys" in said
+    for option in (("--attack", "input"), ("--target", 7), ("--plot", "x.png")):
+        assert "go with --forgers" in run_cli("simulate", "--users", 200, *option).stderr

@@ -16,12 +16,13 @@ from helpers import refused
 from hubbub import privatize as privatize_table
 from hubbub.checks.exact import Enumeration
 from hubbub.device.client import Client, encode_record, privatize
-from hubbub.model.record import Entries
-from hubbub.primitives.coins import SecretCoins, SystemSeeds
+from hubbub.model.record import GRID, Entries
+from hubbub.primitives.coins import InsecureCoins, SecretCoins, SystemSeeds
 from hubbub.protocol.device_document import FORMATS, device_document
 from hubbub.protocol.nonces import NonceSeeds, check_seeds
 from hubbub.protocol.sealing import check_sealable
 from hubbub.protocol.task import Task
+from hubbub.simulation.forgery import forge
 
 KEYS = {"kind": "closed", "size": 4, "salt": "0f" * 16}
 NONCE = "20261118-1-00112233445566778899aabb-AAAAAAAAAAAAAAAAAAAAAA"
@@ -57,6 +58,15 @@ def test_a_report_has_a_seed_of_its_nonce(task: Task) -> None:
     assert check_seeds(task, NONCE + "x", unpacked).tolist() == [0]
     # The second report of a batch has other seeds than the first.
     assert check_seeds(task, NONCE, np.repeat(unpacked, 2, axis=0)).tolist() == [1]
+
+
+def test_seeds_that_are_rows_of_a_matrix() -> None:
+    """Of 100 rows, a seed of 7 bits says which modulo 100: honest devices and forgers report those, all are taken."""
+    task = task_of({"name": "compressive", "epsilon": 1.0, "rows": 100})
+    crowd = Entries(np.zeros(500, np.uint64), np.full(500, GRID), np.arange(501, dtype=np.int64))
+    packed, _ = privatize(task, crowd, InsecureCoins(1), NonceSeeds(NONCE))
+    assert not len(check_seeds(task, NONCE, task.mechanism.layout.unpack(packed)))
+    assert task.mechanism.layout.unpack(forge(task, 500, "maximal", [1], seed=1))[:, 0].max() == 99
 
 
 def test_one_seed_unless_more_are_asked_for() -> None:

@@ -234,6 +234,24 @@ def test_files_and_marks(tmp_path: Any) -> None:
     assert totals.high[0] == pytest.approx(safe.high[0] * 20_300)
 
 
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("coco", {"epsilon": 0.5, "values": "signed", "buckets": 2}),
+        ("privkv", {"epsilon": 2.0, "size": _KEYS}),
+    ],
+)
+def test_nearly_all_may_be_forged(name: str, more: dict[str, Any]) -> None:
+    """One report of 12 that is not: limits are numbers, and numpy has no warnings, whatever is left for the others."""
+    task = task_for(make_mechanism(name, max_entries=1, **more), _KEYS)
+    honest = simulate(task, _crowd("signed", 1).slice(0, 3), 1).state
+    for quantity in task.mechanism.quantities:
+        forged = forge(task, 9, "maximal", [0], seed=1, quantity=quantity)
+        found = estimate(task, honest.merge(aggregate(task, forged)), None, quantity, forgers=11)
+        assert np.isfinite(found.low).all()
+        assert np.isfinite(found.high).all()
+
+
 def test_a_mean_that_forgers_make_unknown() -> None:
     """It has neither value nor error: the middle of the range, and all of it."""
     mechanism = make_mechanism("sampled", epsilon=6.0, max_entries=2, values="signed", mode="events")

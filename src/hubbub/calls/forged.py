@@ -135,6 +135,8 @@ def rehearse_forgery(
     """
     if not 0 < share < 1:
         raise Refused(f"The share of forgers must be above 0 and below 1, not {share:g}.")
+    if attack == "random" and targets:
+        raise Refused("The attack 'random' has no target keys: leave them out, or take another one.")
     asked = offered_quantity(task, quantity)
     with watch("simulating", 3 * len(entries), task) as advance:
         made = rehearsal.simulate(task, entries, seed, lambda _, done: advance(done))

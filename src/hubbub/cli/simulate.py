@@ -89,9 +89,7 @@ if TYPE_CHECKING:
 @click.option(
     "--attack",
     type=click.Choice(["random", "input", "maximal"]),
-    default="maximal",
-    show_default=True,
-    help="Forgers send any report, or honest ones of invented records, or the worst.",
+    help="Forgers send any report, or honest ones of invented records, or the worst [default: maximal].",
 )
 @click.option(
     "--target",
@@ -137,10 +135,10 @@ def command(
     if forgers is not None:
         if discover or correct or output:
             raise click.UsageError("--forgers goes without --discover, --correct and -o.")
-        forging = {"forgers": forgers, "attack": attack, "targets": targets, "plot": plot}
+        forging = {"forgers": forgers, "attack": attack or "maximal", "targets": targets, "plot": plot}
         forging |= {"quantity": quantity, "seed": seed}
-    elif targets or plot:
-        raise click.UsageError("--target and --plot go with --forgers.")
+    elif attack or targets or plot:
+        raise click.UsageError("--attack, --target and --plot go with --forgers.")
     if like is None:
         from hubbub.cli._rehearse import forge_made_up, rehearse_made_up
 

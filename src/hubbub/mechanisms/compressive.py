@@ -172,10 +172,13 @@ class Compressive(Mechanism):
             return np.zeros(len(ids), dtype=np.int64)
         return (keys.codes(ids, 0) & np.uint64(self.parts - 1)).astype(np.int64)
 
+    def reported_seeds(self, seeds: UInt64s) -> UInt64s:
+        """Rows. Where they are no power of two, the first of them are drawn twice as often; the estimates know."""
+        return np.asarray(seeds % np.uint64(self.rows))
+
     def randomize(self, keys: Keys, entries: Entries, seeds: UInt64s, coins: Coins) -> UInt64s:
-        """Where rows are no power of two, the first of them are drawn twice as often; the estimates know."""
         self.check_keys(keys)
-        rows = seeds % np.uint64(self.rows)
+        rows = self.reported_seeds(seeds)
         _, sign = hash_entries(self.family, keys, rows, entries.ids, entries.offsets, 1)
         truth = 2 * self.block_of(keys, entries.ids) + (sign > 0)
         reports = np.zeros((len(entries), 1), dtype=np.int64)

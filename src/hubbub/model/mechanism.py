@@ -209,6 +209,10 @@ class Mechanism(BaseModel, ABC):
         """Public seeds to draw for a report; it carries the one that it uses."""
         return 1
 
+    def reported_seeds(self, seeds: UInt64s) -> UInt64s:
+        """What reports carry as their seed, of seeds as they are drawn."""
+        return seeds
+
     def check_keys(self, keys: Keys) -> None:
         """Refuse keys that it cannot serve."""
         if self.closed_only and keys.kind != "closed":

@@ -61,5 +61,5 @@ def check_seeds(task: Task, nonce: str, reports: UInt64s) -> UInt64s:
     """Places of unpacked reports, those of a whole batch, whose seed does not follow from the nonce."""
     each = task.mechanism.seeds_per_report
     drawn = NonceSeeds(nonce).draw(task.mechanism.layout.fields[0].bits, each * len(reports))
-    known = (drawn.reshape(len(reports), each) == reports[:, :1]).any(axis=1)
+    known = (task.mechanism.reported_seeds(drawn).reshape(len(reports), each) == reports[:, :1]).any(axis=1)
     return np.flatnonzero(~known).astype(np.uint64)

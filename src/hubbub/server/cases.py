@@ -365,11 +365,11 @@ class Cases:
 
 
 def named_variance(counts: Counts, frequency: Any) -> Any:
-    """Of one report's being named."""
+    """Of one report's being named. Estimates may be above 1: what holders take from it is that of everybody at most."""
     alone, held, _ = counts.noise
     share = np.clip(frequency, 0, 1)
     chance = counts.gain**2 * counts.chance(share) * share * (1 - share)
-    return alone + held * np.maximum(frequency, 0) + chance
+    return alone + np.maximum(held * np.maximum(frequency, 0), held * share) + chance
 
 
 def least_telling(background: Any) -> Any:

@@ -180,7 +180,11 @@ def _of_counts(moments: Moments, left: Counts) -> Moments:
     assert counts is not None
     before = count_variance(counts) / np.maximum(counts.reports, 1)
     after = count_variance(left) / np.maximum(reports, 1)
-    wider = counts.reports / np.maximum(reports, 1) * np.maximum(after / np.maximum(before, 1e-300), 1.0)
+    wider = (
+        np.maximum(counts.reports, 1)
+        / np.maximum(reports, 1)
+        * np.maximum(after / np.maximum(before, 1e-300), 1.0)
+    )
     return replace(
         _scaled(moments, wider),
         frequency=None if moments.frequency is None else left.frequency,

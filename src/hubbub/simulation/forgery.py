@@ -123,7 +123,7 @@ def _maximal(task: Task, ids: UInt64s, count: int, seed: int, weights: Floats) -
     nobody = Entries(ids[:0], np.zeros(0, dtype=np.int64), np.zeros(tried + 1, dtype=np.int64))
     quiet = layout.unpack(_honest(task, nobody, seed))
     if given:
-        quiet[:, 0] = SimulatedSeeds(seed + 1).draw(layout.fields[0].bits, tried)
+        quiet[:, 0] = mechanism.reported_seeds(SimulatedSeeds(seed + 1).draw(layout.fields[0].bits, tried))
     elif 1 < spread == tried:
         quiet[:, 0] = np.arange(spread, dtype=np.uint64)
     loud = mechanism.louder(task.keys, quiet, ids, weights)
