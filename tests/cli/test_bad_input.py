@@ -217,6 +217,7 @@ def test_files_that_are_no_task(data: bytes, folder: Path) -> None:
         (["--keys", 0, "--range", "1:5", "--mechanism", "collision"], "(given: 0)"),
         (["--keys", -4], "not -4"),
         (["--keys", 1 << 40], "fewer than 2^30 keys, not 1099511627776"),
+        (["--keys", 1 << 29, "--range", "0:1", "--mechanism", "harmony"], "is for fewer keys"),
         (["--open", 31], "30"),
         (["--open", 1], "between 2 and 30"),
         (["--keys", 9, "--cohorts", 0], "cohorts"),
