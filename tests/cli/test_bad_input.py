@@ -243,6 +243,7 @@ def test_files_that_are_no_task(data: bytes, folder: Path) -> None:
         (["--keys", 9, "--mechanism", "collision", "--set", "buckets"], "NAME=VALUE"),
         (["--keys", 9, "--mechanism", "collision", "--set", "flavour=3"], "flavour"),
         (["--keys", 9, "--mechanism", "collision", "--set", "buckets=many"], "buckets"),
+        (["--keys", 9, "--mechanism", "collision", "--set", "buckets=" + "[" * 2000], "buckets"),
         (["--keys", 9, "--mechanism", "collision", "--set", "epsilon=2"], "epsilon"),
         (["--keys", 9, "--mechanism", "collision", "--set", "max_entries=3"], "max_entries"),
         (["--keys", 9, "--mechanism", "collision", "--set", "name=coco"], "name"),
