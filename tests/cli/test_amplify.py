@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
 from helpers import prose, refuse, run_cli, small_task, succeed
 from hubbub.cli import amplify
@@ -246,6 +247,26 @@ def test_a_refused_round_leaves_the_ledger_alone(tmp_path: Path, task_file: Path
     assert "cannot be read" in refuse("rounds", tmp_path / "none.json")
     assert run_cli("rounds", ledger, "--add", task_file).exit_code == 2
     assert run_cli("rounds", ledger, "--reports", 5).exit_code == 2
+
+
+def test_one_command_at_a_time_adds_a_round(
+    tmp_path: Path, task_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From reading to writing: of four that ran together three rounds were lost, and too little was promised."""
+    ledger, waited = tmp_path / "rounds.json", []
+
+    def composed(*given: Any) -> Any:
+        with pytest.raises(Timeout):
+            FileLock(tmp_path / "rounds.json.lock", timeout=0).acquire()
+        waited.append(ledger.exists())
+        return compose(*given)
+
+    monkeypatch.setattr("hubbub.privacy.compose.compose", composed)
+    for _ in range(2):
+        succeed("rounds", ledger, "--add", task_file, "--reports", 5000, "--method", "basic")
+    assert waited == [False, True]
+    monkeypatch.undo()
+    assert len(succeed("rounds", ledger, "--method", "basic")["rounds"]) == 2
 
 
 # Several messages

@@ -62,6 +62,7 @@ def test_both_commands_use_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("kueue = 3", "kueue"),
         ("queue = ", "not a settings file"),
         ("\xff", "not a settings file"),
+        ("queue = " + "[" * 2000, "not a settings file"),
     ],
 )
 def test_what_cannot_be_used_is_refused(text: str, words: str, tmp_path: Path) -> None:

@@ -199,6 +199,22 @@ def test_a_ledger_that_cannot_be_kept_is_refused(tmp_path: Path, make_task: Any)
     assert contents(tmp_path) == {}
 
 
+def test_a_ledger_behind_a_link_stays_there(tmp_path: Path, make_task: Any) -> None:
+    """On a volume that outlives a container, say: a new link to the same ledger finds what was spent, and one lock."""
+    volume, link, other = tmp_path / "volume", tmp_path / "ledger.json", tmp_path / "other.json"
+    volume.mkdir()
+    for name in (link, other):
+        name.symlink_to(volume / "ledger.json")
+    task = make_task()
+    report = Ledger(link).fresh(task, ["1"])
+    assert link.is_symlink()
+    assert sorted(contents(volume)) == ["ledger.json", "ledger.json.lock"]
+    with refused("is spent"):
+        Ledger(other).fresh(task, ["1"])
+    assert Ledger(other).report(task, ["1"]) == report
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ledger.json", "other.json", "volume"]
+
+
 # For a shuffler
 
 
@@ -322,8 +338,8 @@ def test_a_process_that_dies_leaves_no_lock_behind(path: Path, make_task: Any) -
     code = """
 import os, sys
 from pathlib import Path
-from hubbub.device.ledger import Ledger
-with Ledger(sys.argv[1])._locked():
+from hubbub.primitives.envelope import locked
+with locked(sys.argv[1]):
     print(Path(sys.argv[1] + ".lock").exists(), flush=True)
     os._exit(9)
 """

@@ -114,6 +114,27 @@ def test_writing_replaces_the_whole_file(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"f": b"short"}
 
 
+def test_a_link_stays_and_leads_to_what_was_written(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("new")
+    for name in ("link", "dangling"):
+        write_atomic(tmp_path / name, name.encode())
+        assert (tmp_path / name).is_symlink()
+    assert ((tmp_path / "real").read_bytes(), (tmp_path / "new").read_bytes()) == (b"link", b"dangling")
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """Root may replace /dev/null by a file, and then nobody has one."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link"):
+        with refused(str(path), "cannot be written: it is not a file"):
+            write_atomic(path, b"text")
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+
+
 def test_a_written_file_can_be_read_by_whom_the_mask_allows(tmp_path: Path) -> None:
     """Not by its owner alone, as temporary files are."""
     mask = os.umask(0o027)

@@ -186,6 +186,7 @@ def change(key: str, value: Any) -> Any:
         (change("per_person", True), "not a ledger"),
         (change("per_person", 0), "at least 1 report"),
         (change("period", "fortnight"), "not a ledger"),
+        (change("epsilon", 10**400), "not a ledger"),
     ],
 )
 def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: Any, reason: str) -> None:
@@ -200,7 +201,7 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: Any, reason: str) -
 
 def test_files_that_are_no_ledger_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rounds.json"
-    for content in (b"", b"[]", b"\xff\xfe", b'{"format": 1', b"null"):
+    for content in (b"", b"[]", b"\xff\xfe", b'{"format": 1', b"null", b"[" * 100_000):
         path.write_bytes(content)
         with refused("not a ledger"):
             read_rounds(path)

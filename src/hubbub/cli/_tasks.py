@@ -132,6 +132,6 @@ def parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
             raise Refused(f"A setting is written NAME=VALUE, not {setting!r}.")
         try:
             parsed[name] = tomllib.loads(f"x = {text}")["x"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # no TOML, or a number of 5000 digits
             parsed[name] = text
     return parsed

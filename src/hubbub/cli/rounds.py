@@ -35,22 +35,28 @@ def command(
     A round is one period of a task, and all reports of a person in it count. If the last one has a period, what a
     month and a year of rounds like it promise is shown, too.
     """
+    from contextlib import nullcontext
     from dataclasses import asdict
 
+    from hubbub.primitives.envelope import locked
     from hubbub.privacy.compose import Round, compose, read_rounds, write_rounds
     from hubbub.privacy.over_time import SPANS, all_rounds
 
     if (task is None) != (reports is None):
         raise click.UsageError("--add and --reports go together.")
-    rounds = [] if task is not None and not ledger.exists() else read_rounds(ledger)
+    added = []
     if task is not None and reports is not None:
         from hubbub.protocol.task import Task
 
-        rounds.append(Round.of(Task.load(task), reports))
-    crowds = [one.crowd() for one in rounds]
-    total = compose(crowds, delta, method)
-    if task is not None:
-        write_rounds(ledger, rounds)
+        added = [Round.of(Task.load(task), reports)]
+    with (
+        locked(ledger) if added else nullcontext()
+    ):  # a round that another command adds meanwhile is not lost
+        rounds = added if added and not ledger.exists() else [*read_rounds(ledger), *added]
+        crowds = [one.crowd() for one in rounds]
+        total = compose(crowds, delta, method)
+        if added:
+            write_rounds(ledger, rounds)
     alone = {crowd: crowd.epsilon(delta) for crowd in set(crowds)}
     facts = [
         asdict(one) | {"shuffled_epsilon": alone[crowd]} for one, crowd in zip(rounds, crowds, strict=True)

@@ -81,7 +81,7 @@ def load_settings(path: Path | None) -> tuple[Settings, dict[str, str]]:
     if path is not None:
         try:
             given.update(tomllib.loads(read_file(path).decode()))
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             if isinstance(problem, Refused):
                 raise
             raise Refused(f"{path} is not a settings file: {problem}.") from None

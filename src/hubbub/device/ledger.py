@@ -35,7 +35,6 @@ import datetime
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hubbub.device.book import Account, Book, Made, read_book
 from hubbub.device.budget import Budget, most_messages
@@ -44,15 +43,12 @@ from hubbub.device.memo import Memo
 from hubbub.device.statement import Statement
 from hubbub.model.record import Record
 from hubbub.primitives.coins import SecretCoins
-from hubbub.primitives.envelope import write_atomic
+from hubbub.primitives.envelope import locked, write_atomic
 from hubbub.primitives.errors import BudgetSpent, Refused
 from hubbub.protocol.periods import period_of, takes_part
 from hubbub.protocol.sealing import KEY_BYTES, check_sealable, naming_no_key, seal, sealed_width
 from hubbub.protocol.strata import labels_from
 from hubbub.protocol.task import Task
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 
 class Ledger:
@@ -104,12 +100,12 @@ class Ledger:
 
     def check(self, task: Task, day: datetime.date | None = None) -> None:
         """`BudgetSpent` if `fresh` would say so on this day: whatever the record is, which is not looked at."""
-        with self._locked():
+        with locked(self.path):
             self._check(self._read(task), task, day or datetime.date.today())
 
     def limit(self, budget: Budget | None, day: datetime.date | None = None) -> None:
         """Set the owner's budget over all tasks, or lift it. What was made before counts, too."""
-        with self._locked():
+        with locked(self.path):
             book = self._read()
             book.budget = budget
             book.settle(day or datetime.date.today())
@@ -135,7 +131,7 @@ class Ledger:
     ) -> bytes:
         if public_key is not None:
             check_sealable(task)
-        with self._locked():
+        with locked(self.path):
             book, period = self._read(task), period_of(task, day)
             made = self._check(book, task, day)
             account, again = book.account(task), False
@@ -245,18 +241,6 @@ class Ledger:
         ):  # made when items did not name their key
             return naming_no_key(task, last)
         return last
-
-    def _locked(self) -> AbstractContextManager[object]:
-        """One writer at a time, across processes; released by the operating system if the process dies."""
-        from filelock import FileLock
-
-        path = self.path.with_name(self.path.name + ".lock")
-        if not path.parent.is_dir():  # which the lock would make: a mistyped path would be a new ledger
-            raise Refused(f"{self.path} cannot be written: there is no folder {path.parent}.")
-        try:
-            return FileLock(path, mode=0o600, poll_interval=0.01).acquire()
-        except OSError as problem:
-            raise Refused(f"{path} cannot be written: {problem.strerror or problem}.") from None
 
     def _read(self, task: Task | None = None) -> Book:
         """The whole book; what it holds for this task must be reports of this task."""

@@ -22,8 +22,16 @@ def _keys_of(mechanism: Mechanism, goal: Goal) -> Keys:
     if goal.open:
         bits = max(2, (goal.keys - 1).bit_length())
         return Keys(kind="wide") if bits > LARGEST_BITS else Keys(kind="folded", bits=bits)
-    codes = goal.keys * (2 if mechanism.sided else 1)
-    return Keys(kind="closed", size=goal.keys, bits=bits_for(codes))
+    return Keys(kind="closed", size=goal.keys, bits=_closed_bits(mechanism, goal))
+
+
+def _closed_bits(mechanism: Mechanism, goal: Goal) -> int:
+    return bits_for(goal.keys * (2 if mechanism.sided else 1))
+
+
+def has_codes(mechanism: Mechanism, goal: Goal) -> bool:
+    """Whether there are enough codes for the goal's keys, two for each where a mechanism needs them."""
+    return goal.open or _closed_bits(mechanism, goal) <= LARGEST_BITS
 
 
 def server_seconds(mechanism: Mechanism, goal: Goal) -> float:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.guarantee import Guarantee
 from hubbub.model.mechanism import Goal, Mechanism, Quantity, ValueKind
-from hubbub.plan.costs import device_hashes, device_seconds, server_seconds, state_size
+from hubbub.plan.costs import device_hashes, device_seconds, has_codes, server_seconds, state_size
 from hubbub.primitives.errors import Refused, explain
 from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.messages import messages_guarantee, poisson_crowd
@@ -386,12 +386,13 @@ def offers(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any] | None
         found = list(kind.candidates(goal))
         if goal.unit != "record":
             found += kind.candidates(replace(goal, unit="record", distance=None))
-        if not settings:
-            return found
-        chosen = ({name: getattr(m, name) for name in m.model_fields_set} for m in found)
-        found = [kind(**{**parameters, **settings}) for parameters in chosen]
+        if settings:
+            found = [kind(**{**m.model_dump(include=m.model_fields_set), **settings}) for m in found]
     except ValidationError as problem:
         raise Refused(explain(problem)) from None
+    found = [m for m in found if has_codes(m, goal)]
+    if not settings:
+        return found
     wanted = without_sum(goal.quantity, goal.values)
     if found and not any(wanted in m.quantities for m in found):
         offered = ", ".join(found[0].quantities)

@@ -17,7 +17,7 @@ import stat
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -224,11 +224,14 @@ def sync_folder(folder: str | Path) -> None:
 def write_atomic(path: str | Path, data: bytes | Iterable[bytes | memoryview], private: bool = False) -> None:
     """Write a file, given as bytes or piece by piece, whole or not at all; an older file stays until it is complete.
 
-    One that is `private` is for its owner only, whatever is usual here.
+    One that is `private` is for its owner only, whatever is usual here. A link stays, and what it leads to is written.
+    What is no file (/dev/null, a pipe) cannot be replaced by one without being lost to everybody, and is refused.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     name = None
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise Refused(f"{path} cannot be written: it is not a file.")
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "wb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
@@ -247,3 +250,20 @@ def write_atomic(path: str | Path, data: bytes | Iterable[bytes | memoryview], p
         if isinstance(problem, OSError):
             raise Refused(f"{path} cannot be written: {problem.strerror or problem}.") from None
         raise
+
+
+def locked(path: str | Path) -> AbstractContextManager[object]:
+    """One at a time may read a file, change it and write it, across processes and by whatever links it is reached.
+
+    The lock is a file beside it, and is released by the operating system if the process dies.
+    """
+    from filelock import FileLock
+
+    file = Path(os.path.realpath(path))
+    lock = file.with_name(f"{file.name}.lock")
+    if not file.parent.is_dir():  # which the lock would make: a mistyped path would be a new file
+        raise Refused(f"{path} cannot be written: there is no folder {file.parent}.")
+    try:
+        return FileLock(lock, mode=0o600, poll_interval=0.01).acquire()
+    except OSError as problem:
+        raise Refused(f"{lock} cannot be written: {problem.strerror or problem}.") from None

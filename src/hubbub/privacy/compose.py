@@ -198,7 +198,7 @@ def read_rounds(path: str | Path) -> list[Round]:
         if data["format"] != 1:
             raise Refused(f"{path} has format {data['format']!r}; this hubbub reads format 1.")
         rounds = [_round(item) for item in data["rounds"]]
-    except (ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
         if isinstance(problem, Refused):
             raise
         raise Refused(f"{path} is not a ledger of rounds.") from None
