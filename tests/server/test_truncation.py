@@ -22,7 +22,7 @@ from hubbub.mechanisms.registry import make_mechanism, mechanisms
 from hubbub.model import record
 from hubbub.model.mechanism import Mechanism
 from hubbub.model.record import GRID, Entries, Summary
-from hubbub.plan.advice import advised
+from hubbub.plan.advice import advised, largest_seen
 from hubbub.primitives.errors import Refused
 from hubbub.protocol import task as task_module
 from hubbub.protocol.task import Task
@@ -458,6 +458,26 @@ def test_a_corrected_estimate_says_what_it_assumes() -> None:
     assert np.array_equal(fixed.flagged, plain.flagged)
     total = estimate(task, state, quantity="sum", correct=True)
     assert np.allclose(total.high, 6000 * fixed.high)
+    # What is said first does not say that they come out too low, which somebody might correct once more.
+    table = truncation_of_table(task, np.full(6000, 9))
+    for lost in (None, table):
+        low, right = (estimate(task, state, truncation=lost, correct=way) for way in (False, True))
+        assert "sampling down" in low.warnings[0]
+        assert "sampling down" not in right.warnings[0]
+        assert (
+            "Estimates are corrected for it, as if short and long records held a key alike"
+            in right.warnings[0]
+        )
+        assert low.truncation is not None
+        assert right.truncation is not None
+        assert "of what was kept" in low.truncation.short() or "that were kept" in low.truncation.short()
+        assert "corrected for it" in right.truncation.short()
+        assert "corrected" not in estimate(task, state, truncation=lost).truncation.words()
+    # The largest share that was seen is what sampling down left of it.
+    kept_of_it = largest_seen(task, estimate(task, state, truncation=table))
+    assert kept_of_it is not None
+    seen = largest_seen(task, estimate(task, state, truncation=table, correct=True))
+    assert seen == pytest.approx(kept_of_it / kept * (1 - table.lost))
 
 
 def test_without_uncertainty_the_correction_only_scales() -> None:

@@ -19,7 +19,7 @@ from hubbub.primitives.text import cell, visible
 from hubbub.protocol.periods import PERIOD_BYTES
 from hubbub.protocol.strata import Stratum, span_of, text_of
 from hubbub.protocol.task import Task
-from hubbub.server.comparison import Comparison, compare, contrast
+from hubbub.server.comparison import Comparison, compare, contrast, level_apart
 from hubbub.server.estimates import Estimate, estimate
 from hubbub.server.portions import PERIOD, Choice, by
 
@@ -150,7 +150,8 @@ def trend(
 ) -> dict[str, Any]:
     """Estimates of keys in each period, and what changed since the period before.
 
-    Bands are for single points. A change counts only if it stands out among all keys and all periods that are shown.
+    Bands are for single points. A change counts only if it stands out among all keys, whichever are asked for, and all
+    periods that are shown.
     The longer periods that old and late reports are in come with the others; between those and a period of the task,
     there is no change. Periods that have not begun are left out. If it takes longer than `seconds`, older periods are
     `missing`; asked again, there are more.
@@ -187,7 +188,8 @@ def _trend(
 
     def point(name: str) -> tuple[Estimate, ...]:
         """Its own interval, that for its differences, and one that holds for all of these together."""
-        state, strict = service.sums.of(task, shelves[name]), 1 - (1 - level) / pairs
+        state = service.sums.of(task, shelves[name])
+        strict = level_apart(task, 1 - (1 - level) / pairs, len(keys))
         return (
             estimate(task, state, keys, quantity, level, refine="none"),
             estimate(task, state, keys, quantity, level, refine="none", average=True),

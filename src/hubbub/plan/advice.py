@@ -119,7 +119,9 @@ def largest_seen(task: Task, estimate: Estimate) -> float | None:
     everything = task.keys.kind == "closed" and len(estimate) == task.keys.count
     if not everything or estimate.quantity != "frequency" or not estimate.findings.count:
         return None
-    return float(np.max(estimate.value))
+    lost = estimate.truncation
+    left = 1 - lost.lost if lost is not None and lost.corrected else 1.0
+    return float(np.max(estimate.value)) * left
 
 
 def entries_to_take(

@@ -38,7 +38,7 @@ from hubbub.primitives.errors import Refused, optional
 from hubbub.primitives.text import cell, visible
 from hubbub.server.columns import csv_bytes, in_first_row, parquet_bytes, stacked, table_kind
 from hubbub.server.estimates import MEANINGS, Estimate, estimate
-from hubbub.server.findings import width_for
+from hubbub.server.findings import difference_for, width_for
 from hubbub.server.truncation import Losses, alarms
 
 if TYPE_CHECKING:
@@ -262,9 +262,22 @@ def compare(
         )
         return one, two
 
-    strict = ask(together, True)
-    shown = strict if simultaneous else ask(level, False)
+    shown = ask(together, True) if simultaneous else ask(level, False)
+    apart = level_apart(first[0], together, len(shown[0]))
+    strict = shown if simultaneous and apart == together else ask(apart, True)
     return contrast(first[0], strict, shown, level, simultaneous, sides=sides, pairs=pairs)
+
+
+def level_apart(task: Task, level: float, asked: int) -> float:
+    """The simultaneous level of so many keys by which it is judged what differs: that of all keys of a vocabulary.
+
+    Somebody may ask for the luckiest of all after a look at the others.
+    """
+    return 1 - (1 - level) * asked / _candidates(task, asked)
+
+
+def _candidates(task: Task, asked: int) -> int:
+    return max(asked, task.keys.count if task.keys.kind == "closed" else 1)
 
 
 def contrast(
@@ -287,10 +300,7 @@ def contrast(
     low, high = _limits(*shown)
     differs = ((apart_low > 0) | (apart_high < 0)) & (min(one.reports, two.reports) >= FEWEST)
     error = np.hypot(one.error, two.error)
-    known = error[np.isfinite(error)]
-    width = width_for(together, len(one))
-    # Seen every other time; with many keys most are rare, and the error of the typical one is the noise.
-    floor = width * float(np.median(known)) if len(known) else math.inf
+    floor = _least_seen(task, strict, width_for(together, _candidates(task, len(one))))
     means = max(task.high, 0.0) - min(task.low, 0.0)
     most = {"frequency": 1.0, "mean": means, "conditional": task.high - task.low}.get(one.quantity, math.inf)
     return Comparison(
@@ -367,3 +377,21 @@ def _notes(task: Task, one: Estimate, two: Estimate) -> tuple[str, ...]:
             "If records are longer on one side, more of their entries are dropped there: shares look smaller."
         )
     return tuple(dict.fromkeys([*one.notes, *two.notes, *added]))
+
+
+def _least_seen(task: Task, strict: tuple[Estimate, Estimate], width: float) -> float:
+    """The difference that is seen every other time. The side that has the key is the one with more noise.
+
+    With many keys most are rare, so that the typical one shows the noise of absent ones, and how far their intervals
+    reach. Of conditional means it is the error of the typical key that is known.
+    """
+    errors = [side.error[np.isfinite(side.error)] for side in strict]
+    if not all(map(len, errors)):
+        return math.inf
+    noise = [float(np.median(error)) for error in errors]
+    if strict[0].quantity == "conditional":
+        return width * math.hypot(*noise)
+    has = int(noise[1] >= noise[0])
+    reach = float(np.median(strict[1 - has].high - strict[1 - has].value))
+    heard = max(round(strict[has].reports * task.keys.asked_share), 1)
+    return difference_for(task, strict[0].quantity, heard, width, noise[has], reach)

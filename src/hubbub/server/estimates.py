@@ -351,6 +351,8 @@ def estimate(
         floor = attainable(floor / (1 - counted.lost), task, base_of(task, quantity))
         notes.append(corrected_words(counted))
     truncation = truncation or counted
+    if truncation is not None:
+        truncation = replace(truncation, corrected=correct and quantity != "conditional")
     notes += truncation_notes(task, truncation, average)
     if quantity == "sum":
         value, error, low, high = (state.count * column for column in columns)

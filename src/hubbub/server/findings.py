@@ -8,6 +8,7 @@ key that nobody has is found. How many keys were looked through stays with an es
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Which values can be real: shares are never negative, and neither are means of values that are not.
 Side = Literal["above", "below", "both"]
+
+#: A share of people that is next to none.
+_LITTLE = 1e-3
 
 _WHAT = {"frequency": "a share", "mean": "a mean", "sum": "a sum"}
 
@@ -155,21 +159,52 @@ def floor_for(task: Task, quantity: Quantity, reports: int, width: float) -> flo
     From the formula behind planner and error bars, for a key that a share f of the users hold with the largest value:
     the least f whose estimate, if it comes out as it should, stands out.
     """
-    mechanism = task.mechanism
+    largest = most_of(task, quantity)
+    return largest * _least(
+        lambda f: largest * f - width * math.sqrt(variance_at(task, quantity, reports, f))
+    )
+
+
+def variance_at(task: Task, quantity: Quantity, reports: int, share: float) -> float:
+    """By the formula, in the units of the task, for a key that a share of the users hold with the largest value.
+
+    Of a conditional mean it is that of the share.
+    """
+    mechanism, held = task.mechanism, (share, share, share)
     if quantity in ("frequency", "conditional"):
-        return _least(lambda f: f - width * math.sqrt(mechanism.variance("frequency", reports, f, f, f)))
-    center, half, largest = task.scale.center, task.scale.half, largest_value(task)
-
-    def clear(f: float) -> float:
-        variance = half**2 * mechanism.variance("mean", reports, f, f, f)
-        if center:
-            variance += center**2 * mechanism.variance("frequency", reports, f, f, f)
-        return largest * f - width * math.sqrt(variance)
-
-    return largest * _least(clear)
+        return mechanism.variance("frequency", reports, *held)
+    variance = task.scale.half**2 * mechanism.variance("mean", reports, *held)
+    if task.scale.center:
+        variance += task.scale.center**2 * mechanism.variance("frequency", reports, *held)
+    return variance
 
 
-def _least(clear: Any) -> float:
+def difference_for(
+    task: Task, quantity: Quantity, reports: int, width: float, noise: float, reach: float
+) -> float:
+    """The same for a difference: of a key that one side has with the largest value, and one has not.
+
+    `reach` is how far the interval of a key that nobody has goes up on the other side. On this side such keys have this
+    `noise`, and by the formula there is more for a key that is held. The lower limit of an estimate is as far below it
+    as its own noise says, and further where counts are small: the skewness of a Poisson count is as its variance grows
+    with its mean (Cornish and Fisher).
+    """
+    largest, absent = most_of(task, quantity), variance_at(task, quantity, reports, 0.0)
+
+    def more(share: float) -> float:
+        return max(variance_at(task, quantity, reports, share) - absent, 0.0)
+
+    skew = more(_LITTLE) / (largest * _LITTLE) * (width**2 - 1) / 6
+
+    def below(share: float) -> float:
+        return width * math.sqrt(noise**2 + more(share)) + skew
+
+    # Seen if it is as large as both limits' distances from their estimates together.
+    least = _least(lambda f: largest * f + below(f) - math.hypot(reach, below(f)))
+    return largest * least + below(least) if math.isfinite(least) else math.inf
+
+
+def _least(clear: Callable[[float], float]) -> float:
     """The least share f up to 1 with clear(f) >= 0, infinite if there is none, by bisection on a log scale."""
     if clear(1.0) < 0:
         return math.inf

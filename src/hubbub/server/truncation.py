@@ -63,6 +63,8 @@ class Truncation:
     dropped_most: float = 1.0
     drawn: float = 0.0
     drawn_most: float = 0.0
+    #: Whether the estimates that it goes with are corrected for what was lost.
+    corrected: bool = False
 
     @property
     def alarming(self) -> bool:
@@ -74,19 +76,34 @@ class Truncation:
     def words(self) -> str:
         """What was lost, and what that does to estimates."""
         if self.dropped is not None:
-            text = (
+            began = (
                 f"{_percent(self.dropped)} of all entries were dropped, because records count with at most "
-                f"{self.limit}: estimates are of records after sampling down, and a share may be too low by a factor "
-                f"of up to {self.factor:.3g}. (Counted in the table itself: no guarantee covers these numbers.)"
+                f"{self.limit}"
             )
+            uncorrected = (
+                f"{began}: estimates are of records after sampling down, and a share may be too low by a factor of up "
+                f"to {self.factor:.3g}."
+            )
+            counted = "(Counted in the table itself: no guarantee covers these numbers.)"
         else:
-            text = (
+            began = (
                 f"{_percent(self.longer)} ± {_percent(self.longer_error)} of all records were longer than {self.limit} "
-                f"entries. {self._extent()} Estimates are of records after sampling down: a key that short and long "
+                f"entries. {self._extent()}".rstrip(".")
+            )
+            uncorrected = (
+                f"{began}. Estimates are of records after sampling down: a key that short and long "
                 f"records hold alike comes out {_percent(self.lost)} ± {_percent(self.lost_error)} too low, and one "
                 f"that long records hold more often even lower{_up_to(self.factor)}, though by no more than this "
-                "share of all people. (Counted privately, in the reports.)"
+                "share of all people."
             )
+            counted = "(Counted privately, in the reports.)"
+        left = None if self.factor is None else max(self.factor * (1 - self.lost), 1.0)
+        text = (
+            f"{began}. Estimates are corrected for it, as if short and long records held a key alike; one that long "
+            f"records hold more often still comes out too low{_up_to(left)}. {counted}"
+            if self.corrected
+            else f"{uncorrected} {counted}"
+        )
         if self.suggested is None:
             return text
         plan = "By the plan" if self.source == "table" else "By the plan, if long records had one length"
@@ -97,11 +114,13 @@ class Truncation:
 
     def short(self) -> str:
         """The same in one line."""
+        assumed = "corrected for it, as if short and long records held a key alike"
         if self.dropped is not None:
-            return f"{_percent(self.dropped)} of all entries were dropped; estimates are of those that were kept."
+            kept = assumed if self.corrected else "of those that were kept"
+            return f"{_percent(self.dropped)} of all entries were dropped; estimates are {kept}."
         return (
             f"{_percent(self.longer)} ± {_percent(self.longer_error)} of all records were longer than {self.limit} "
-            "entries; estimates are of what was kept of them."
+            f"entries; estimates are {assumed if self.corrected else 'of what was kept of them'}."
         )
 
     def _extent(self) -> str:
