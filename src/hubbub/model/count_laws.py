@@ -50,11 +50,13 @@ class Counts:
     wider: Floats | float = 1.0
     #: The most that the first of `signed_noise` can be, where it is told by reports.
     others: float = 0.0
-    #: Of the entries of a key that count, the share that chance drew: all where people are drawn at random, and where
-    #: records are sampled down, those that could as well have been dropped. Then the number of holders varies, too.
+    #: The probability with which an entry of a key that counts might not have: 1 where people are drawn at random, and
+    #: where records are sampled down, the share that is dropped of them. Then the number of holders varies, too.
     drawn: float = 0.0
     #: No more of all people than this can have been drawn for one key, in terms of the variance that it makes.
     drawn_most: float = np.inf
+    #: How many of `reports` a person makes, of whom drawing decides at once.
+    answers: int = 1
 
     @property
     def frequency(self) -> Floats:
@@ -88,20 +90,31 @@ class Counts:
         return min(self.drawn, self.drawn_most) < 1 and not self.noise[2] and gain >= SURE
 
     def drawn_of(self, frequency: Any) -> Any:
-        """The share of a frequency that is drawn, at most."""
+        """`drawn`, as far as `drawn_most` lets it be for a key with this frequency."""
         share = np.maximum(np.clip(frequency, 0, 1), 1e-12)
         return np.minimum(self.drawn, self.drawn_most / share)
 
     def chance(self, frequency: Any) -> Any:
         """How much of the variance f (1 - f) of drawing holders at random is in the estimate of a frequency f.
 
-        If a share `drawn` of f is drawn, then of all but (1 - drawn) f people, each with probability p = drawn f / (1 -
-        (1 - drawn) f): that has the variance drawn f (1 - p) = drawn f (1 - f) / (1 - (1 - drawn) f). Where a report
-        speaks of one key only, those who were asked about it are drawn already.
+        Who keeps an entry with probability p adds p (1 - p). If `drawn` is the mean of 1 - p over the entries that are
+        kept, that is drawn f for all people together, and never more than f (1 - f). Where people make several reports
+        each, a report has as many times as much of it. Where it speaks of one key only, those who were asked about it
+        are drawn already.
         """
-        already, drawn = self.noise[2] / self.gain**2, self.drawn_of(frequency)
-        sure = (1 - drawn) * np.clip(frequency, 0, 1)
-        return already + (1 - already) * drawn / np.maximum(1 - sure, 1e-12)
+        already, missing = self.noise[2] / self.gain**2, np.maximum(1 - np.clip(frequency, 0, 1), 1e-12)
+        drawn = np.minimum(self.drawn_of(frequency) / missing, 1)
+        return already + (1 - already) * self.answers * drawn
+
+    def sure_of(self, frequency: Any) -> Any:
+        """The share s of all people who surely hold a key, if all others do with one probability p, by chance.
+
+        With f = s + (1 - s) p, and (1 - s) p (1 - p) = drawn f.
+        """
+        share = np.clip(frequency, 0, 1)
+        missing, drawn = 1 - share, self.drawn_of(share)
+        sure = share * (missing - drawn) / np.maximum(missing - drawn * share, 1e-12)
+        return np.where(drawn > 0, np.maximum(sure, 0), share)
 
     def voted(self, frequency: Any) -> Any:
         """The probability that a report is for or against a key with this frequency."""

@@ -92,10 +92,11 @@ class Cases:
             return self.matched_law(frequency)
         alone, held, _ = self.counts.noise
         idle, gain, whole = self.counts.idle, self.counts.gain, np.clip(frequency, 0, 1)
-        share = (1 - self.counts.drawn_of(whole)) * whole
+        share = self.counts.sure_of(whole)
         picked = (whole - share) / np.maximum(1 - share, 1e-12)
         means = idle + gain, idle + gain * picked
-        variances = alone + held, alone + held * picked + gain**2 * picked * (1 - picked)
+        chance = self.counts.answers * gain**2 * picked * (1 - picked)
+        variances = alone + held, alone + held * picked + chance
         rates = [
             np.clip(1 - variance / np.maximum(mean, 1e-12), 1e-9, 1 - 1e-9)
             for mean, variance in zip(means, variances, strict=True)
@@ -127,8 +128,9 @@ class Cases:
         if not self.counts.two_kinds:
             return Law(self.reports, plus / most, minus / most, span)
         holding = np.maximum(frequency, np.abs(mean))
-        drawn, sure = self.counts.drawn_of(holding), np.minimum(sum(self.counts.signed_noise), 1.0)
-        people = (1 - drawn) * self.reports * holding
+        certain, sure = self.counts.sure_of(holding), np.minimum(sum(self.counts.signed_noise), 1.0)
+        drawn = 1 - certain / np.maximum(holding, 1e-12)
+        people = self.reports * certain
         if not ones:  # Holders are whole people: half of one could not vote +1.
             people = np.ceil(people - 1e-9)
         share = np.maximum(people / np.maximum(self.reports, 1), 1e-12)

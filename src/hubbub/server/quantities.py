@@ -233,24 +233,23 @@ def of_people_drawn(moments: Moments, reports: int, part: float = 1.0, most: flo
     mean E[v^2] - E[v]^2, of both together E[v] (1 - f), each divided by the messages. The law of the signed count has
     it already: it knows the mean alone.
 
-    If a `part` of the entries is drawn, because records are sampled down, then it is as much of that as
-    `Counts.chance` says, and `most` is what is drawn at most of all people.
+    If records are sampled down, `part` is the probability with which an entry that is kept might not have been. Then
+    these are part f, part E[v^2] and part E[v], as far as that is less, and `most` is what they are at most for a key.
     """
     counts, share, mean = moments.counts, moments.frequency, moments.mean
     held = np.ones(1) if share is None else np.clip(share, 0, 1)
     if share is None and mean is not None and part < 1:
         held = np.clip(np.abs(mean), 0, 1)  # at least, and that many hold it if values are the largest
     drawn = np.minimum(part, most / np.maximum(held, 1e-12))
-    each = drawn / np.maximum(1 - (1 - drawn) * held, 1e-12) / reports
-    found = moments
+    missed, found = np.minimum(drawn, 1 - held), moments
     if share is not None and moments.frequency_variance is not None:
-        found = replace(found, frequency_variance=moments.frequency_variance + held * (1 - held) * each)
+        found = replace(found, frequency_variance=moments.frequency_variance + held * missed / reports)
     if mean is not None and moments.mean_variance is not None:
         square = held if counts is None or counts.signed is None else counts.square
-        spread = np.maximum(square - np.clip(mean, -held, held) ** 2, 0) * each
-        found = replace(found, mean_variance=moments.mean_variance + spread)
+        spread = np.minimum(square - np.clip(mean, -held, held) ** 2, drawn * square)
+        found = replace(found, mean_variance=moments.mean_variance + np.maximum(spread, 0) / reports)
     if mean is not None and moments.covariance is not None:
-        found = replace(found, covariance=moments.covariance + mean * (1 - held) * each)
+        found = replace(found, covariance=moments.covariance + mean * missed / reports)
     return found if counts is None else replace(found, counts=replace(counts, drawn=part, drawn_most=most))
 
 

@@ -178,6 +178,7 @@ class OneKey(Moded):
             noise=(alone, held / c, 0.0),
             signed_gain=counts.signed_gain / c,
             signed_noise=(signed_alone, signed_held / c),
+            answers=c,
         )
 
     def _signed_variance(self, people: int, frequency: Any, square: Any) -> Any:
