@@ -19,6 +19,7 @@ from hubbub.protocol.task import Task
 
 SMALL = ("--epsilon", 1, "--max-entries", 4)
 COLLISION = ("--mechanism", "collision", *SMALL, "--set", "buckets=17", "--set", "family=prf")
+PEOPLE = ("--people", 10_000, "--messages", 1)
 
 
 @pytest.fixture
@@ -58,6 +59,14 @@ def test_rounds_without_the_extra() -> None:
     assert said["rounds"]["guarantee"]["epsilon"] == pytest.approx(0.3905, abs=1e-4)
     result = run_cli(*arguments, "--method", "advanced")
     assert "10 rounds" in result.stdout
+
+
+def test_more_rounds_than_can_be_listed_are_refused() -> None:
+    """Whoever asks for a billion is told so before they are in memory."""
+    for asked in (("--reports", 10_000), PEOPLE):
+        assert "1,000,000 rounds" in refuse(
+            "amplify", *COLLISION, *asked, "--rounds", 10**9, "--method", "basic"
+        )
 
 
 def test_rounds_by_loss() -> None:
@@ -270,9 +279,6 @@ def test_one_command_at_a_time_adds_a_round(
 
 
 # Several messages
-
-
-PEOPLE = ("--people", 10_000, "--messages", 1)
 
 
 def test_several_messages() -> None:

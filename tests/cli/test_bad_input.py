@@ -231,6 +231,7 @@ def test_files_that_are_no_task(data: bytes, folder: Path) -> None:
         (["--keys", 9, "--range", "low:high"], "LOW:HIGH"),
         (["--keys", 9, "--range", "nan:5"], ""),
         (["--keys", 9, "--range", "0:inf"], ""),
+        (["--keys", 9, "--range=-1e300:1e300"], "another unit"),
         (["--keys", 9, "--unit", "l1"], "distance"),
         (["--keys", 9, "--unit", "l1", "--distance", -1], "distance"),
         (["--keys", 9, "--unit", "l1", "--distance", "nan"], "distance"),

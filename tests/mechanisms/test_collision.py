@@ -87,6 +87,11 @@ def test_a_power_of_two_costs_little() -> None:
         {"seed_bits": 65},
         {"family": "sha"},
         {"nonsense": 1},
+        {
+            "epsilon": 16,
+            "max_entries": 65_536,
+            "family": "prf",
+        },  # terabytes of candidates, all of them too large
     ],
 )
 def test_bad_parameters(wrong: dict[str, Any]) -> None:

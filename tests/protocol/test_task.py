@@ -140,6 +140,8 @@ def test_a_task_of_ones_own_has_a_salt_of_its_own() -> None:
         ({"format": 2}, "format"),
         ({"colour": "red"}, "colour"),
         ({"low": 1.0, "high": 1.0}, "empty"),
+        ({"low": -1e300, "high": 1e300}, "another unit"),
+        ({"low": 0.0, "high": 5e-324}, "another unit"),
         ({"low": float("nan")}, "low"),
         ({"high": float("inf")}, "high"),
         ({"period": "year"}, "period"),

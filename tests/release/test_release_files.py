@@ -166,6 +166,9 @@ def test_the_planned_choice_fits_the_bounds() -> None:
         plan(Goal(epsilon=1, max_nonzero=1 << 34, max_value=100, algorithm="alp"))
     with refused("laplace", "possible keys"):
         plan(Goal(epsilon=1, max_sum=10, algorithm="laplace"))
+    with refused("threshold would list 500,000,000,000 keys"):  # each of them is drawn, and in memory
+        plan(Goal(epsilon=1, max_nonzero=10**13))
+    assert plan(Goal(epsilon=1, delta=1e-6, max_nonzero=10**13)).chosen.algorithm == "threshold"
     with refused("max_nonzero or max_sum"):
         plan(Goal(epsilon=1))
 

@@ -9,11 +9,14 @@ from hubbub.model.mechanism import Mechanism
 from hubbub.primitives.errors import Refused
 from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.compose import Method, compose
-from hubbub.privacy.messages import messages_guarantee, poisson_crowd
+from hubbub.privacy.messages import PoissonCrowd, messages_guarantee, poisson_crowd
 from hubbub.privacy.over_time import DELTA, all_reports
-from hubbub.privacy.shuffle import crowd_of, shuffled_guarantee
+from hubbub.privacy.shuffle import Crowd, crowd_of, shuffled_guarantee
 from hubbub.protocol.sealing import check_sealable
 from hubbub.protocol.task import Task
+
+#: Rounds that can be added up: each is one in a list.
+_MOST_ROUNDS = 1_000_000
 
 
 def amplify(
@@ -35,7 +38,7 @@ def amplify(
     mechanism, most = (task, 1) if isinstance(task, Mechanism) else (task.mechanism, task.reports_per_period)
     if rounds == 1:
         return shuffled_guarantee(mechanism, reports, delta, most)
-    return compose([crowd_of(mechanism, reports, most)] * rounds, delta, method)
+    return _equal_rounds(crowd_of(mechanism, reports, most), rounds, delta, method)
 
 
 def amplify_by(task: Task, reports: Mapping[str, int], delta: float = DELTA) -> dict[str, Guarantee]:
@@ -72,4 +75,10 @@ def amplify_messages(
     mean = exact_messages(messages)
     if rounds == 1:
         return messages_guarantee(mechanism, people, mean, delta)
-    return compose([poisson_crowd(mechanism, people, mean)] * rounds, delta, method)
+    return _equal_rounds(poisson_crowd(mechanism, people, mean), rounds, delta, method)
+
+
+def _equal_rounds(crowd: Crowd | PoissonCrowd, rounds: int, delta: float, method: Method) -> Guarantee:
+    if not 1 <= rounds <= _MOST_ROUNDS:
+        raise Refused(f"There are between 1 and {_MOST_ROUNDS:,} rounds, not {rounds:,}.")
+    return compose([crowd] * rounds, delta, method)

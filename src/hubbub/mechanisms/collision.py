@@ -114,10 +114,10 @@ class Collision(Hashed):
         s, w = self.max_entries, self.weights[0] / self.weights[1]
         if self.family == "prf":
             center = s * w + 2 * s - 1
-            tries = np.arange(max(s + 1, int(0.5 * center)), int(2 * center) + 4)
+            tries = np.arange(max(s + 1, int(0.5 * center)), min(int(2 * center) + 4, (1 << 20) + 1))
         else:
-            tries = 1 << np.arange(s.bit_length(), 24)
-        t = tries[(tries > s) & (tries <= 1 << 20)].astype(np.float64)
+            tries = 1 << np.arange(s.bit_length(), 21)
+        t = tries[tries > s].astype(np.float64)
         if not len(t):
             raise ValueError("epsilon and max_entries are together too large: more than 2^20 buckets needed")
         gap = w / (s * w + t - s) - 1 / t

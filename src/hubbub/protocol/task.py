@@ -46,6 +46,8 @@ _LATER_RULES = (
     *("memoize", "memoize_cap", "labels", "seed_from"),
 )
 
+#: How far values may be from 0, and 1 / how close together: variances, which are squares, have to be numbers.
+_WIDEST = 1e100
 #: What labels and their values may be: they travel in headers, file names and tables.
 _LABEL, _VALUE = re.compile("[a-z][a-z0-9_]{0,31}"), re.compile("[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
 #: What labels must not be called: they become columns of files and fields of JSON beside these.
@@ -173,6 +175,10 @@ class Task(BaseModel):
     def _check(self) -> Task:
         if not self.low < self.high:
             raise ValueError(f"the value range {self.low:g}:{self.high:g} is empty")
+        if self.high - self.low < 1 / _WIDEST or max(abs(self.low), abs(self.high)) > _WIDEST:
+            raise ValueError(
+                f"the values from {self.low:g} to {self.high:g} cannot be computed with: choose another unit"
+            )
         self.mechanism.check_keys(self.keys)
         if (
             self.mechanism.sided

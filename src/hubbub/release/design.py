@@ -43,6 +43,8 @@ SPARSE, LOAD = 1 / 128, 1 / 32
 _MOST_BITS, _MOST_BITS_PER_ENTRY = 1 << 23, 256
 #: Empty entries that a pure threshold may list, as a share of the entries.
 EXTRA = 1 / 20
+#: And their number: each is drawn by itself, which takes some microseconds and a hundred bytes.
+_MOST_EXTRA = 1 << 24
 #: alpha of log-encoded levels: the paper's choice for small additive error (Section 6).
 _LOG_ALPHA = 3.07
 #: Below it, bits of one unit each are so noisy that a histogram is never the best, and slow to predict.
@@ -230,6 +232,8 @@ def _laplace(case: _Case) -> Laplace:
 
 
 def _threshold(case: _Case, epsilon: float) -> Threshold:
+    if not case.goal.delta and (case.extra or 0) > _MOST_EXTRA:
+        raise _Unsuitable(f"would list {case.extra:,.0f} keys that are not in the table")
     return Threshold.make(case.values, case.keys, epsilon, case.goal.delta, case.extra, case.goal.users)
 
 

@@ -202,12 +202,12 @@ class Hashed(Mechanism):
     def absorb(self, state: State, keys: Keys, reports: UInt64s) -> None:
         if self.keeps_reports(keys):
             state.reports = np.concatenate([state.reports, self.layout.pack(reports)])
-            state.squares += sum(self._squares(v) for v in self.votes_of(reports))
+            for lot in self._lots(len(reports)):
+                self._cast(state, reports[lot])
         else:
             before = state.totals[0, :, 0].copy()
             # Where codes are summed up, a report is its rows and the few codes it names.
-            size = max(self.report_steps(keys), 64) if state.per_code else self.buckets
-            step = max(1, _CHUNK // size)
+            step = max(1, _CHUNK // (max(self.report_steps(keys), 64) if state.per_code else self.buckets))
             lots = (self._cast(state, reports[at : at + step]) for at in range(0, len(reports), step))
             shared = self._quicker_by_seed(state, keys, len(reports))
             if shared:
@@ -235,7 +235,7 @@ class Hashed(Mechanism):
     def _cast(self, state: State, reports: UInt64s) -> Lot:
         """Seeds and votes of reports; the squares of the votes are noted in the state."""
         votes = self.votes_of(reports)
-        state.squares += sum(self._squares(v) for v in votes)
+        state.squares += sum(int((each.values**2).sum()) for each in votes)
         return np.ascontiguousarray(reports[:, 0]), votes
 
     def _add_by_seed(self, state: State, keys: Keys, lots: Iterable[Lot]) -> None:
@@ -271,8 +271,9 @@ class Hashed(Mechanism):
     def votes_of(self, reports: UInt64s) -> tuple[Votes, ...]:
         return self.votes(reports[:, 1:].astype(np.int64))
 
-    def _squares(self, votes: Votes) -> int:
-        return int((votes.values**2).sum())
+    def _lots(self, count: int) -> Iterator[slice]:
+        step = max(1, _CHUNK // max(4, *(votes.values.shape[1] for votes in self.no_votes)))
+        return (slice(at, at + step) for at in range(0, count, step))
 
     def _rows(self, keys: Keys, seeds: UInt64s) -> tuple[Int64s, Int64s]:
         """Rows of seeds, and where the codes of their cohorts begin."""
@@ -334,11 +335,10 @@ class Hashed(Mechanism):
 
     def _tally_reports(self, state: State, keys: Keys, ids: UInt64s, result: Int64s) -> None:
         """Hash every asked key for every report: n * keys work, as published."""
-        step = max(1, _CHUNK // 4)
-        for start in range(0, state.count, step):
-            reports = self.layout.unpack(state.reports[start : start + step])
+        for lot in self._lots(state.count):
+            reports = self.layout.unpack(state.reports[lot])
             votes = self.votes_of(reports)
-            if use_compiled(len(reports)):
+            if use_compiled(state.count):
                 seeds = np.ascontiguousarray(reports[:, 0])
                 for channel, vote in enumerate(votes):
                     parts = (vote.signed, vote.bucket, np.ascontiguousarray(vote.values), result[channel])
