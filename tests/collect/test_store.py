@@ -345,6 +345,7 @@ def test_tables_are_migrated_step_by_step(
         "hubbub.db",
         "sqlite://",
         "mysql://localhost/x",
+        "postgresql://user:secret@host:1x/base",
         "sqlite:///no/such/folder/x.db",
         "postgresql://127.0.0.1:1/x",
     ],

@@ -60,7 +60,7 @@ def store_address(url: str) -> sql.URL:
     """The parts of a store's name, or `Refused`."""
     try:
         parsed = sql.make_url(url)
-    except sql.exc.ArgumentError:
+    except (sql.exc.ArgumentError, ValueError):  # a port that is no number
         parsed = None
     backend = parsed.get_backend_name() if parsed is not None else ""
     if (
