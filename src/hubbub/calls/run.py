@@ -283,7 +283,8 @@ class Reports:
 
     def __repr__(self) -> str:
         width = self.task.mechanism.layout.width
-        made = f"{len(self):,} reports of {width} bytes for {self.task.name!r}. {self.guarantee.short()}"
+        size = "1 byte" if width == 1 else f"{width} bytes"
+        made = f"{len(self):,} reports of {size} for {self.task.name!r}. {self.guarantee.short()}"
         return "\n".join([*self.warnings, made])
 
 

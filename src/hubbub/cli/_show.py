@@ -73,7 +73,7 @@ def describe_task(task: Task, promise: bool = True, verbose: bool = False, noise
     """
     mechanism, keys, layout = task.mechanism, task.keys, task.mechanism.layout
     universe = {
-        "closed": _counted(keys.count, "key", "keys"),
+        "closed": counted(keys.count, "key", "keys"),
         "folded": f"open, folded to {keys.bits} bits",
         "wide": "open, 64-bit codes",
         "tree": "" if keys.tree is None else f"to be discovered: {keys.tree.words()}",
@@ -88,11 +88,11 @@ def describe_task(task: Task, promise: bool = True, verbose: bool = False, noise
     lines = [
         f"task       {task.name} ({task.digest.hex()})",
         f"keys       {universe}",
-        f"records    {values}, at most {_counted(mechanism.max_entries, 'entry', 'entries')}",
+        f"records    {values}, at most {counted(mechanism.max_entries, 'entry', 'entries')}",
         f"mechanism  {mechanism.name}" + (f": {plain}" if plain else ""),
         *([f"parameters {', '.join(chosen.values())}"] if verbose else []),
         f"estimates  {', '.join(mechanism.quantities)}",
-        f"report     {_counted(layout.width, 'byte', 'bytes')} ({_counted(layout.bits, 'bit', 'bits')})",
+        f"report     {counted(layout.width, 'byte', 'bytes')} ({counted(layout.bits, 'bit', 'bits')})",
         *([f"labels     {_labels(task)}; they are public"] if task.labels else []),
         *(f"note       {remark}" for remark in mechanism.remarks),
     ]
@@ -114,7 +114,7 @@ def _labels(task: Task) -> str:
     return ", ".join(parts)
 
 
-def _counted(number: int, one: str, many: str) -> str:
+def counted(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 

@@ -73,6 +73,7 @@ def command(
     from hubbub.calls.run import privatize
     from hubbub.cli._cost import announce_cost
     from hubbub.cli._portions import pairs
+    from hubbub.cli._show import counted
     from hubbub.primitives.envelope import check_ending
     from hubbub.primitives.errors import optional
     from hubbub.protocol.files import REPORTS
@@ -116,6 +117,7 @@ def command(
     kept = f", {len(reports.parts):,} strata apart" if reports.parts else ""
     if day is not None:
         kept += "; a user has a record in each period, and what is promised holds for each of them"
+    size = counted(loaded.mechanism.layout.width, "byte", "bytes")
     say(
         as_json,
         data,
@@ -123,7 +125,7 @@ def command(
             [
                 *reports.warnings,
                 summary.words(),
-                f"{len(reports):,} reports of {loaded.mechanism.layout.width} bytes written to {output}{kept}",
+                f"{counted(len(reports), 'report', 'reports')} of {size} written to {output}{kept}",
                 guarantee.words(),
             ]
         ),
