@@ -175,22 +175,48 @@ def _taken_out(counts: Counts, corner: Floats, each: float | None, forgers: Any)
 
 
 def _of_counts(moments: Moments, left: Counts) -> Moments:
-    """From the counts that are left."""
-    counts, reports = moments.counts, left.reports
+    """From the counts that are left, with what these tell of how frequency and mean go together."""
+    counts = moments.counts
     assert counts is not None
-    before = count_variance(counts) / np.maximum(counts.reports, 1)
-    after = count_variance(left) / np.maximum(reports, 1)
-    wider = (
-        np.maximum(counts.reports, 1)
-        / np.maximum(reports, 1)
-        * np.maximum(after / np.maximum(before, 1e-300), 1.0)
-    )
-    return replace(
+    fewer = np.maximum(counts.reports, 1) / np.maximum(left.reports, 1)
+    wider = fewer * _growth(_spread(counts), _spread(left))
+    found = replace(
         _scaled(moments, wider),
         frequency=None if moments.frequency is None else left.frequency,
         mean=None if moments.mean is None else left.mean,
         counts=left,
     )
+    if counts.signed is not None and found.mean_variance is not None:
+        more = np.maximum(wider, fewer * _growth(_signed_spread(counts), _signed_spread(left)))
+        found = replace(found, mean_variance=moments.mean_variance * more)
+    if moments.covariance is None or counts.named is None:
+        return found
+    return replace(found, covariance=fewer * (moments.covariance - _together(counts)) + _together(left))
+
+
+def _growth(before: Floats, after: Floats) -> Floats:
+    """How many times as large the second is, at least once."""
+    return np.maximum(after / np.maximum(before, 1e-300), 1.0)
+
+
+def _spread(counts: Counts) -> Floats:
+    """The variance of what counts for a frequency, per report."""
+    return np.asarray(count_variance(counts) / np.maximum(counts.reports, 1))
+
+
+def _signed_spread(counts: Counts) -> Floats:
+    """The same for a mean: of the votes, that of their mean being the same for all, and that of drawing holders."""
+    told, square = counts.told, counts.square
+    middle = np.clip(counts.mean, -told, told)
+    drawn = counts.chance(told) * np.maximum(square - middle**2, 0)
+    return np.asarray(counts.voted(told) - counts.signed_gain**2 * (square - drawn))
+
+
+def _together(counts: Counts) -> Floats:
+    """The covariance of frequency and mean, as counts tell it: where holders are named more often, their votes are."""
+    told = counts.told
+    each = (1 - counts.idle - counts.gain) / counts.gain + counts.chance(told) * (1 - told)
+    return np.asarray(np.clip(counts.mean, -told, told) * each / np.maximum(counts.reports, 1))
 
 
 def _of_averages(moments: Moments, corner: Floats, heard: int, forgers: int) -> Moments:
