@@ -80,6 +80,15 @@ def test_settings_are_kept_and_the_rest_is_chosen() -> None:
         choose(goal, name="sketch_response", settings={"nonsense": 1})
 
 
+def test_settings_may_fit_some_of_what_is_offered() -> None:
+    """The form that hides whole records has one bin; what hides single entries may have 16."""
+    goal = Goal("frequency", 1.0, 4, unit="entry", keys=50)
+    found = choose(goal, name="sparse_sum", settings={"buckets": 16})
+    assert (found.guarantee().unit, found.model_dump()["buckets"]) == ("entry", 16)
+    with refused("sparse_sum", "power of two"):
+        choose(goal, name="sparse_sum", settings={"buckets": 3})
+
+
 def test_advice() -> None:
     """Whoever names what does not fit is told what would, and what fits instead."""
     with refused("coco is for signed values", "give values and their range", "sketch_response"):

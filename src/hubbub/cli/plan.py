@@ -304,7 +304,8 @@ def draw(path: Path, goal: Goal, size: float, against: str, options: list[Option
     import numpy as np
 
     from hubbub.mechanisms.registry import mechanisms
-    from hubbub.plan.ranking import noise, offers, rank, without_sum
+    from hubbub.plan.offers import offers, without_sum
+    from hubbub.plan.ranking import noise, rank
     from hubbub.primitives.envelope import write_atomic
     from hubbub.primitives.errors import optional
 

@@ -11,7 +11,7 @@ import numpy as np
 from hubbub.model.mechanism import Goal, Quantity
 from hubbub.plan.entries import Limit, best_entries
 from hubbub.plan.inverse import Inverse
-from hubbub.plan.ranking import without_sum
+from hubbub.plan.offers import without_sum
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 from hubbub.server.estimates import Estimate

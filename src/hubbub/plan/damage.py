@@ -19,8 +19,9 @@ from hubbub.model.influence import Influence
 from hubbub.model.keys import Keys, bits_for
 from hubbub.model.mechanism import Goal, Mechanism
 from hubbub.plan.costs import server_seconds
+from hubbub.plan.offers import offers, without_sum
 from hubbub.plan.profile import Lengths, Profile
-from hubbub.plan.ranking import Option, expected_reports, offers, option_for, without_sum
+from hubbub.plan.ranking import Option, expected_reports, option_for
 from hubbub.primitives.errors import Refused
 from hubbub.server.forgers import USUAL_KEY, how_many
 

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
+from hubbub.plan.offers import without_sum
 from hubbub.plan.profile import Lengths, Profile
-from hubbub.plan.ranking import Option, noise, pick, rank, without_sum
+from hubbub.plan.ranking import Option, noise, pick, rank
 from hubbub.primitives.arrays import Floats
 from hubbub.primitives.errors import Refused
 

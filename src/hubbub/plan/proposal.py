@@ -12,7 +12,8 @@ from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.guarantee import Guarantee, Unit
 from hubbub.model.keys import LENGTH_KEYS, bits_for
 from hubbub.model.mechanism import Goal, Mechanism, Quantity
-from hubbub.plan.ranking import choose, suits, without_sum
+from hubbub.plan.offers import without_sum
+from hubbub.plan.ranking import choose, suits
 from hubbub.primitives.errors import Refused
 from hubbub.protocol.task import Task
 

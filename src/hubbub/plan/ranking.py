@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from statistics import NormalDist
 from typing import Any
 
@@ -18,8 +17,9 @@ from pydantic import ValidationError
 
 from hubbub.mechanisms.registry import mechanisms
 from hubbub.model.guarantee import Guarantee
-from hubbub.model.mechanism import Goal, Mechanism, Quantity, ValueKind
-from hubbub.plan.costs import device_hashes, device_seconds, has_codes, server_seconds, state_size
+from hubbub.model.mechanism import Goal, Mechanism, Quantity
+from hubbub.plan.costs import device_hashes, device_seconds, server_seconds, state_size
+from hubbub.plan.offers import offers, why_not, without_sum
 from hubbub.primitives.errors import Refused, explain
 from hubbub.primitives.samplers import exact_messages
 from hubbub.privacy.messages import messages_guarantee, poisson_crowd
@@ -101,13 +101,6 @@ class Option:
             "shuffled": self.shuffled,
             "parameters": self.mechanism.model_dump(exclude_none=True),
         }
-
-
-def without_sum(quantity: Quantity, values: ValueKind) -> Quantity:
-    """A sum is the number of users times a frequency (sets) or a mean."""
-    if quantity != "sum":
-        return quantity
-    return "frequency" if values == "set" else "mean"
 
 
 def expected_reports(goal: Goal) -> int:
@@ -217,7 +210,7 @@ def _best_of(
     except Refused as problem:
         return Option(kind.name, None, str(problem))
     if not found:
-        return Option(kind.name, None, *_why_not(kind, local))
+        return Option(kind.name, None, *why_not(kind, local))
     fitting = _short_enough(found, most_bytes)
     if not fitting:
         return Option(
@@ -344,57 +337,3 @@ def _hidden(
     if precision is not None or goal.messages:
         return make(bisect_local_epsilon(goal.central_epsilon, delta, crowd, precision or _EXACTLY))
     return make(solve_local_epsilon(goal.central_epsilon, delta, goal.users, make))
-
-
-def _why_not(kind: type[Mechanism], goal: Goal) -> tuple[str, str]:
-    """The smallest change of the goal that would make a mechanism suitable: as a reason, and as what to do."""
-    changes: list[tuple[str, str, dict[str, Any]]] = [
-        ("is for one entry per record", "ask for max_entries 1", {"max_entries": 1}),
-        ("estimates frequencies only", "ask for the frequency", {"quantity": "frequency"}),
-        ("estimates means only", "ask for the mean", {"quantity": "mean"}),
-        ("is for signed values", "give values and their range", {"values": "signed"}),
-        ("is for sets", "leave the values out", {"values": "set", "quantity": "frequency"}),
-        ("is for fewer keys", "ask about fewer keys", {"keys": 16}),
-        ("needs a delta", "give a delta", {"delta": 1e-6}),
-    ]
-    problem = "does not fit this goal"
-    for count in (1, 2, 3):
-        for combination in combinations(changes, count):
-            changed = replace(
-                goal, **{name: value for *_, change in combination for name, value in change.items()}
-            )
-            try:
-                if offers(kind, changed):
-                    reasons, remedies = zip(
-                        *((reason, remedy) for reason, remedy, _ in combination), strict=True
-                    )
-                    return " and ".join(reasons), " and ".join(remedies)
-            except Refused as refusal:
-                problem = str(refusal)
-    return problem, ""
-
-
-def offers(kind: type[Mechanism], goal: Goal, settings: Mapping[str, Any] | None = None) -> list[Mechanism]:
-    """What a mechanism offers; parameters out of its range are refused in a sentence.
-
-    Whoever hides the whole record hides an entry of it, and a change of it by any distance. Settings take the place of
-    what the mechanism would choose, as long as the goal's quantity can still be estimated.
-    """
-    if goal.open and kind.closed_only:
-        raise Refused("needs a closed vocabulary")
-    try:
-        found = list(kind.candidates(goal))
-        if goal.unit != "record":
-            found += kind.candidates(replace(goal, unit="record", distance=None))
-        if settings:
-            found = [kind(**{**m.model_dump(include=m.model_fields_set), **settings}) for m in found]
-    except ValidationError as problem:
-        raise Refused(explain(problem)) from None
-    found = [m for m in found if has_codes(m, goal)]
-    if not settings:
-        return found
-    wanted = without_sum(goal.quantity, goal.values)
-    if found and not any(wanted in m.quantities for m in found):
-        offered = ", ".join(found[0].quantities)
-        raise Refused(f"cannot estimate the {wanted} with these settings; it offers {offered}")
-    return [m for m in found if wanted in m.quantities]
