@@ -84,6 +84,7 @@ def test_csv_with_quotes_blank_lines_and_a_byte_order_mark(tmp_path: Path) -> No
         (b"u,k,v\n1,2,3\n1,2\n", ["line 3", "2 columns where the header has 3"]),
         (b"u,k,v\n1,2,3\n\n1,2,three\n", ["line 4", "'three'", "'v'"]),
         (b"u,k,v\n1,2,\n", ["line 2", "''"]),
+        (b"u,k,v\n1," + b"x" * 140_000 + b",3\n", ["line 2", "more than 131,072 characters", "--delimiter"]),
         (b"u,k,v\n1,2,3\n1,2,nan\n", ["line 3", "nan"]),
         (b"u,k,v\n1,2,-inf\n", ["line 2", "inf"]),
         (b'u,k,v\n1,"2\n2",3\n1,2,x\n', ["line 4", "'x'"]),

@@ -107,11 +107,17 @@ def base_of(task: Task, quantity: Quantity) -> Quantity:
 def answer(task: Task, state: State, question: Question) -> Answer:
     """From the state of all reports; of a sum, what it is a multiple of (`base_of`)."""
     base = base_of(task, question.quantity)
-    moments = task.mechanism.moments(state, task.keys, question.ids)
+    plain = task.mechanism.moments(state, task.keys, question.ids)
     reports = task.mechanism.heard(state, task.keys)
     people = task.messages or task.keys.tree is not None or task.rotation > 1
-    if people or question.drawn[0]:
-        moments = of_people_drawn(moments, max(reports, 1), *(() if people else question.drawn))
+
+    def as_drawn(moments: Moments, reports: int) -> Moments:
+        """With what drawing adds, as far as these moments tell it."""
+        if not (people or question.drawn[0]):
+            return moments
+        return of_people_drawn(moments, max(reports, 1), *(() if people else question.drawn))
+
+    moments = as_drawn(plain, reports)
     side, notes = side_of(task, question.quantity), []
     floor = floor_for(task, base, max(reports, 1), question.apart)
     wanted = _wanted(task, state, question, base, moments)
@@ -130,7 +136,8 @@ def answer(task: Task, state: State, question: Question) -> Answer:
             )
     if question.forgers:
         others = [found]
-        for left in without(task, moments, reports, question.forgers):
+        for left in without(task, plain, reports, question.forgers):
+            left = as_drawn(left, reports - question.forgers)
             others.append(_judged(task, left, base, question.width, wanted))
         found = _joined(task, others)
         floor += largest_lift(task, base, question.forgers, reports - question.forgers, side == "below")
@@ -139,8 +146,8 @@ def answer(task: Task, state: State, question: Question) -> Answer:
     if question.refine != "none":
         from hubbub.server.recovery.refine import Columns, refined
 
-        plain = Columns(value, error, low, high)
-        better = refined(task, state, question.ids, base, question.refine, question.width, plain)
+        columns = Columns(value, error, low, high)
+        better = refined(task, state, question.ids, base, question.refine, question.width, columns)
         value, error, low, high = better.value, better.error, better.low, better.high
         notes += better.notes
         significance = strength(value, error, side)
@@ -249,7 +256,7 @@ def of_people_drawn(moments: Moments, reports: int, part: float = 1.0, most: flo
         spread = np.minimum(square - np.clip(mean, -held, held) ** 2, drawn * square)
         found = replace(found, mean_variance=moments.mean_variance + np.maximum(spread, 0) / reports)
     if mean is not None and moments.covariance is not None:
-        found = replace(found, covariance=moments.covariance + mean * missed / reports)
+        found = replace(found, covariance=moments.covariance + np.clip(mean, -held, held) * missed / reports)
     return found if counts is None else replace(found, counts=replace(counts, drawn=part, drawn_most=most))
 
 

@@ -169,7 +169,11 @@ class Source:
         except UnicodeError:
             raise self._undecodable(before + reader.line_num + 1) from None
         except csv.Error as problem:
-            raise Refused(f"{self}, line {before + reader.line_num}: {problem}.") from None
+            said = str(problem)
+            if "field limit" in said:
+                most = csv.field_size_limit()
+                said = f"a field has more than {most:,} characters: close its quote, or name the --delimiter"
+            raise Refused(f"{self}, line {before + reader.line_num}: {said}.") from None
         finally:
             if not file.closed:
                 text.detach()  # or the file would be closed with it
