@@ -38,8 +38,7 @@ def command(
     from contextlib import nullcontext
     from dataclasses import asdict
 
-    from hubbub.primitives.envelope import locked
-    from hubbub.privacy.compose import Round, compose, read_rounds, write_rounds
+    from hubbub.privacy.compose import Round, adding_rounds, compose, read_rounds, write_rounds
     from hubbub.privacy.over_time import SPANS, all_rounds
 
     if (task is None) != (reports is None):
@@ -49,9 +48,7 @@ def command(
         from hubbub.protocol.task import Task
 
         added = [Round.of(Task.load(task), reports)]
-    with (
-        locked(ledger) if added else nullcontext()
-    ):  # a round that another command adds meanwhile is not lost
+    with adding_rounds(ledger) if added else nullcontext():
         rounds = added if added and not ledger.exists() else [*read_rounds(ledger), *added]
         crowds = [one.crowd() for one in rounds]
         total = compose(crowds, delta, method)

@@ -14,6 +14,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 
 from hubbub.model.guarantee import Guarantee
 from hubbub.primitives.arrays import Floats
-from hubbub.primitives.envelope import read_file, refuse_ending, write_atomic
+from hubbub.primitives.envelope import locked, read_file, refuse_ending, write_atomic
 from hubbub.primitives.errors import Refused
 from hubbub.privacy.messages import PoissonCrowd
 from hubbub.privacy.shuffle import (
@@ -228,8 +229,18 @@ def _round(item: dict[str, Any]) -> Round:
     return found
 
 
+def adding_rounds(path: str | Path) -> AbstractContextManager[object]:
+    """While a ledger is read, added to and written: one at a time, so that no round is lost."""
+    _check_name(path)
+    return locked(path)
+
+
 def write_rounds(path: str | Path, rounds: Sequence[Round]) -> None:
     """Write a ledger file, whole or not at all."""
-    refuse_ending(path, "a ledger of rounds", ".json")
+    _check_name(path)
     data = {"format": 1, "rounds": [asdict(one) for one in rounds]}
     write_atomic(path, (json.dumps(data, indent=1) + "\n").encode())
+
+
+def _check_name(path: str | Path) -> None:
+    refuse_ending(path, "a ledger of rounds", ".json")
