@@ -224,12 +224,15 @@ def sync_folder(folder: str | Path) -> None:
 def write_atomic(path: str | Path, data: bytes | Iterable[bytes | memoryview], private: bool = False) -> None:
     """Write a file, given as bytes or piece by piece, whole or not at all; an older file stays until it is complete.
 
-    One that is `private` is for its owner only, whatever is usual here. A link stays, and what it leads to is written.
-    What is no file (/dev/null, a pipe) cannot be replaced by one without being lost to everybody, and is refused.
+    One that is `private` is for its owner only, whatever is usual here. A link stays, and what it leads to is written;
+    one that somebody else has laid, in a folder where everybody may, is refused. What is no file (/dev/null, a pipe)
+    cannot be replaced by one without being lost to everybody, and is refused.
     """
     target = Path(os.path.realpath(path))
     name = None
     try:
+        if Path(path).is_symlink() and os.name != "nt" and Path(path).lstat().st_uid not in (0, os.geteuid()):
+            raise Refused(f"{path} cannot be written: it is a link that belongs to somebody else.")
         if Path(path).exists() and not Path(path).is_file():
             raise Refused(f"{path} cannot be written: it is not a file.")
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
