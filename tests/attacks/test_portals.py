@@ -8,7 +8,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import pytest
 from collecting import collected_task, collecting, eventually, sealed_batch, some_reports
 from live import keyed_mixer, opaque_items, own_answer
 
+from helpers import QuietServer
 from hubbub.collect import known_keys
 from hubbub.collect.retention import Horizons, purge
 from hubbub.collect.shuffler import Shuffler
@@ -129,7 +130,7 @@ def portal() -> Iterator[tuple[Portal, str]]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = QuietServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:

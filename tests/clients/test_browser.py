@@ -22,6 +22,7 @@ import pytest
 from browsing import chromium
 from collecting import Collector, collecting, eventually
 
+from helpers import QuietServer
 from hubbub.collect.dashboard.pages import FILES
 from hubbub.collect.mixer import Mixer
 from hubbub.collect.serving import serving
@@ -91,7 +92,7 @@ def site() -> Iterator[Site]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = QuietServer(("127.0.0.1", 0), Handler)
     served.address = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -13,7 +13,7 @@ import tomllib
 import urllib.parse
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse, HTTPSConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from deployed import (
 )
 from live import ask, bearer
 
-from helpers import refuse, succeed
+from helpers import QuietServer, refuse, succeed
 from hubbub.cli import main
 from hubbub.collect.store import Store
 from hubbub.device.ledger import Ledger
@@ -214,7 +214,7 @@ class Echo(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def echo() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server = QuietServer(("127.0.0.1", 0), Echo)
     server.daemon_threads, server.block_on_close = True, False
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import pytest
 from collecting import collected_task, collecting, eventually, some_reports
 from live import ask, bearer, keyed_mixer, keys_answer, opaque_items, own_answer
 
-from helpers import contents, fits, python, refuse, refused, small_task, succeed, tilted
+from helpers import QuietServer, contents, fits, python, refuse, refused, small_task, succeed, tilted
 from hubbub.checks.conformance import task_for
 from hubbub.collect import forward, known_keys, relay, staging
 from hubbub.collect import mixer as mixing_module
@@ -101,7 +101,7 @@ class Collector:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = QuietServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False
         self.url = f"http://127.0.0.1:{self._server.server_port}"

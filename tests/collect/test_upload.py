@@ -21,7 +21,7 @@ import pytest
 from collecting import collected_task, collecting, eventually, some_reports
 from live import own_answer
 
-from helpers import python, refused
+from helpers import QuietServer, python, refused
 from hubbub.device.upload import Uploader
 from hubbub.primitives.envelope import unseal
 from hubbub.server.fold import aggregate
@@ -62,7 +62,7 @@ def fake_collector(port: int = 0) -> Iterator[Fake]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = QuietServer(("127.0.0.1", port), Handler)
     fake.address = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -18,7 +18,7 @@ import pytest
 from collecting import collected_task, collecting, eventually, some_reports
 from live import own_answer
 
-from helpers import refused
+from helpers import QuietServer, refused
 from hubbub.collect.keypair import KeyPair
 from hubbub.device import spool as spooling
 from hubbub.device import upload as uploading
@@ -83,7 +83,7 @@ def fake_collector() -> Iterator[Fake]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = QuietServer(("127.0.0.1", 0), Handler)
     fake.address = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
