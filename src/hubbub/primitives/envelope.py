@@ -231,12 +231,13 @@ def write_atomic(path: str | Path, data: bytes | Iterable[bytes | memoryview], p
     target = Path(os.path.realpath(path))
     name = None
     try:
-        if Path(path).is_symlink() and os.name != "nt" and Path(path).lstat().st_uid not in (0, os.geteuid()):
-            raise Refused(f"{path} cannot be written: it is a link that belongs to somebody else.")
         if Path(path).exists() and not Path(path).is_file():
             raise Refused(f"{path} cannot be written: it is not a file.")
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         with os.fdopen(handle, "wb") as file:
+            us = os.fstat(file.fileno()).st_uid  # there is no other way to ask that Windows has, too
+            if Path(path).is_symlink() and Path(path).lstat().st_uid not in (0, us):
+                raise Refused(f"{path} cannot be written: it is a link that belongs to somebody else.")
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
