@@ -309,9 +309,9 @@ def estimate(
     make fewer measurements than there are keys).
 
     `truncation` is what is known from elsewhere about records that were sampled down; left out, it is what the
-    reports say (`count_lengths`). With those, `correct` asks for estimates of records before sampling down, see
-    `hubbub.server.truncation`. `groups` is how many such estimates are read together: what stands out, and
-    simultaneous intervals, then hold for all keys of all of them.
+    reports say (`count_lengths`). With those, `correct` asks for estimates of records before sampling down
+    (`hubbub.server.truncation`); where lengths were not counted, `average` has intervals allow for all entries
+    having been drawn. For how many `groups` are read together, what stands out and simultaneous intervals hold.
 
     With `forgers`, a number of reports or a share of them below 1, intervals hold although so many are forged, and what
     stands out does so whatever these say, see `hubbub.server.forgers`. They are not refined then, nor corrected.
